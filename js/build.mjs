@@ -1,0 +1,62 @@
+// Builds the bundle that the wheel carries: widget.js (ES module for anywidget), widget.css, standalone.js (one classic
+// script for exported pages). Owns where they go and how large they may be; knows nothing of what is in them.
+
+import { dirname, resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+import * as esbuild from "esbuild";
+
+const here = dirname(fileURLToPath(import.meta.url));
+const outdir = resolve(here, "../src/memwidget/show/static");
+const watch = process.argv.includes("--watch");
+
+/** Largest minified entry, bytes: a notebook loads it with every widget, a page carries it once. */
+const BUDGET = 150_000;
+
+const common = { bundle: true, target: "es2022", minify: true, charset: "utf8", logLevel: "warning" };
+
+/**
+ * `import text from "inline-worker:./worker.ts"` gives the worker, bundled, as a string. Classic script, not module:
+ * a module worker from a Blob URL fails in pages opened from disk and in sandboxed frames.
+ */
+const inlineWorker = {
+  name: "inline-worker",
+  setup(build) {
+    build.onResolve({ filter: /^inline-worker:/ }, (args) => ({
+      path: resolve(args.resolveDir, args.path.slice("inline-worker:".length)),
+      namespace: "inline-worker",
+    }));
+    build.onLoad({ filter: /.*/, namespace: "inline-worker" }, async (args) => {
+      const result = await esbuild.build({
+        ...common,
+        entryPoints: [args.path],
+        format: "iife",
+        write: false,
+        metafile: true,
+      });
+      const inputs = Object.keys(result.metafile.inputs).map((path) => resolve(path));
+      return { contents: result.outputFiles[0].text, loader: "text", watchFiles: inputs };
+    });
+  },
+};
+
+const builds = [
+  { ...common, entryPoints: [resolve(here, "src/widget.ts")], format: "esm" },
+  { ...common, entryPoints: [resolve(here, "src/standalone.ts")], format: "iife" },
+].map((options) => ({ ...options, outdir, metafile: true, plugins: [inlineWorker] }));
+
+if (watch) {
+  for (const options of builds) {
+    const context = await esbuild.context({ ...options, minify: false, logLevel: "info" });
+    await context.watch();
+  }
+} else {
+  for (const options of builds) {
+    const { metafile } = await esbuild.build(options);
+    for (const [path, { bytes }] of Object.entries(metafile.outputs)) {
+      console.log(`${path}  ${(bytes / 1000).toFixed(1)} kB`);
+      if (bytes > BUDGET) {
+        throw new Error(`${path} has ${bytes} bytes; the budget is ${BUDGET}`);
+      }
+    }
+  }
+}
