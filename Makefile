@@ -8,11 +8,12 @@ BIN := $(VENV)/bin
 PIP := MEMWIDGET_SKIP_BUNDLE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 NPM := $(BIN)/python hatch_build.py npm
 STATIC := src/memwidget/show/static
-BUNDLE := $(STATIC)/.built
+BUNDLE := $(STATIC)/standalone.js
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 FIND_BROWSER = { [ -n "$$MEMWIDGET_CHROMIUM" ] || for b in $(BROWSERS); do command -v $$b && break; done | grep -q .; }
 
-.PHONY: help demo test lint js-test gpu bench screenshots watch clean
+.NOTPARALLEL:
+.PHONY: help demo test lint js-test gpu bench screenshots watch clean browser
 
 help:
 	@echo "make demo         run the first notebook, write it and an HTML page to demo/, open JupyterLab (DEMO_OPEN=0: do not)"
@@ -43,7 +44,7 @@ js/node_modules/.package-lock.json: js/package.json js/package-lock.json js/.npm
 
 $(BUNDLE): js/node_modules/.package-lock.json js/build.mjs js/tsconfig.json $(wildcard js/src/*)
 	$(NPM) run build
-	@touch $(STATIC)/* $@
+	@touch $(STATIC)/*
 
 demo: $(VENV)/.demo $(BUNDLE)
 	$(BIN)/python notebooks/demo.py demo
@@ -60,7 +61,6 @@ js-test: js/node_modules/.package-lock.json
 	$(NPM) run check
 	$(NPM) test
 
-.PHONY: browser
 browser:
 	@$(FIND_BROWSER) || { [ "$$(id -u)" = 0 ] && command -v apt-get; } || \
 		{ echo "no Chromium or Chrome found: install one, or set MEMWIDGET_CHROMIUM to its path" >&2; exit 1; }
