@@ -17,3 +17,19 @@ def root() -> Path:
 def data() -> Path:
     """Return the folder of recordings that tests read."""
     return ROOT / "tests" / "data"
+
+
+def pytest_collection_modifyitems(items):
+    """Mark browser tests by their folder and run slow tiers last: what is broken in the middle is seen first.
+
+    Last also because Playwright leaves an event loop running in this thread until its session ends.
+    """
+
+    def tier(item):
+        path = item.path.relative_to(ROOT / "tests").as_posix()
+        if path.startswith("browser/"):
+            item.add_marker("browser")
+            return 3
+        return {"test_package.py": 1, "test_notebooks.py": 2}.get(path, 0)
+
+    items.sort(key=tier)
