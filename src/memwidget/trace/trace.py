@@ -1,0 +1,451 @@
+"""Trace: one device of a Recording, reduced, with the questions one can ask.
+
+Owns the public answers about blocks, moments, stacks and call sites. It must not know how an answer is shown: the
+methods that draw or write are one-line deferred imports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from memwidget.recording import ACTION, I32, I64, U8, Events, Recording
+from memwidget.trace import sites as _sites
+from memwidget.trace.reduce import BEFORE, GHOST, Reduced, curves, reduce_device
+
+if TYPE_CHECKING:
+    import os
+
+    from numpy.typing import NDArray
+
+CurveName = Literal["allocated", "active", "reserved", "requested"]
+At = int | str
+
+#: Why a block has no stack, by code; 0 stands for "it has one".
+NO_STACK = (
+    "",
+    "It existed before the recording began, so its allocation was not seen.",
+    "Allocated in backward: autograd works on a thread of its own, which has no Python stack. "
+    'Record with stacks="all" to see the C++ side.',
+    "The recording kept no stacks at all (context=None).",
+    "The recording kept no stack for this allocation.",
+)
+_STACK, _EARLIER, _BACKWARD, _NO_STACKS, _NOT_KEPT = range(len(NO_STACK))
+
+
+class Frame(NamedTuple):
+    """One line of a stack; `source` is its text where that was stored at recording."""
+
+    filename: str
+    line: int
+    name: str
+    source: str | None = None
+
+
+class Band(NamedTuple):
+    """A named range of moments: an annotation, a phase or a step."""
+
+    kind: str
+    name: str
+    lo: int
+    hi: int
+    depth: int
+
+
+class SiteRow(NamedTuple):
+    """One call site's share of the live memory at a moment."""
+
+    label: str
+    bytes: int
+    count: int
+    frame: int
+
+
+class Ranking(Mapping[str, int]):
+    """Bytes by name, largest first; `rows` has more than the number."""
+
+    def __init__(self, rows: tuple[SiteRow, ...]) -> None:
+        self.rows = rows
+        self._bytes = {row.label: row.bytes for row in rows}
+
+    def __getitem__(self, key: str) -> int:
+        return self._bytes[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._bytes)
+
+    def __len__(self) -> int:
+        return len(self._bytes)
+
+    def __repr__(self) -> str:
+        return repr(self._bytes)
+
+
+class Trace:
+    """One device's memory over a recording.
+
+    A *moment* m in 0..n_events is the state after the first m events; event indices are rows of the history, -1 stands
+    for none. All sizes are bytes.
+
+    Parameters
+    ----------
+    recording : Recording
+    device : int, optional
+        Device ordinal; by default the one with most bytes.
+    capacity : int, optional
+        Bytes the device has, where the recording does not know.
+
+    Raises
+    ------
+    ValueError
+        If the recording has nothing about that device.
+    """
+
+    def __init__(self, recording: Recording, device: int | None = None, capacity: int | None = None) -> None:
+        self.recording = recording
+        found = recording.devices
+        if device is None:
+            device = _fullest(recording)
+        elif device not in found:
+            names = ", ".join(map(str, found)) or "none"
+            raise ValueError(f"This recording has nothing about device {device}; it has: {names}.")
+        self.device = device
+        self.capacity: int | None = capacity if capacity is not None else recording.capacities.get(device)
+        self._reduced: Reduced = reduce_device(recording, device)
+        self._curves: dict[str, I64] = curves(self._reduced, recording.device_type)
+
+    # -- facts -------------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """What the recording is called."""
+        return self.recording.name
+
+    @property
+    def device_type(self) -> str:
+        """Either "cuda" (ROCm too), "xpu" or "cpu"."""
+        return self.recording.device_type
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Ordinals of the devices in the recording."""
+        return self.recording.devices
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the source could not tell, one plain sentence each."""
+        return (*self.recording.notes, *self._reduced.notes)
+
+    @property
+    def events(self) -> Events:
+        """The history as recorded, one row an event."""
+        return self._reduced.events
+
+    @property
+    def blocks(self) -> NDArray[Any]:
+        """One row a block lifetime (`memwidget.trace.reduce.BLOCK_DTYPE`); a block id is its row.
+
+        What existed at the start comes first, then blocks in order of allocation, so stacking order is ascending id.
+        """
+        return self._reduced.blocks
+
+    @property
+    def n_events(self) -> int:
+        """Number of events in the history."""
+        return len(self._reduced.events)
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of block lifetimes."""
+        return len(self._reduced.blocks)
+
+    def for_device(self, device: int) -> Trace:
+        """Another device of the same recording, without a second reading."""
+        return Trace(self.recording, device)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Trace {self.name!r} {self.device_type}:{self.device}, {self.n_events:,} events, "
+            f"{self.n_blocks:,} blocks, peak {self.peak_allocated:,} B>"
+        )
+
+    # -- curves and moments ------------------------------------------------------------------------------------------
+
+    def curve(self, name: CurveName) -> I64:
+        """Bytes at every moment.
+
+        Parameters
+        ----------
+        name : {"allocated", "active", "reserved", "requested"}
+            As torch counts them: allocated ends at free_requested, active and requested at free_completed.
+
+        Returns
+        -------
+        ndarray of int64, shape (n_events + 1,), bytes; read-only
+        """
+        if name not in self._curves:
+            raise ValueError(f'There is no curve {name!r}; there are "allocated", "active", "reserved", "requested".')
+        curve = self._curves[name].view()
+        curve.flags.writeable = False
+        return curve
+
+    @cached_property
+    def peak_allocated(self) -> int:
+        """Highest allocated bytes."""
+        return int(self._curves["allocated"].max())
+
+    @cached_property
+    def peak_active(self) -> int:
+        """Highest active bytes (allocated and pending frees)."""
+        return int(self._curves["active"].max())
+
+    @cached_property
+    def peak_reserved(self) -> int:
+        """Highest reserved bytes."""
+        return int(self._curves["reserved"].max())
+
+    @cached_property
+    def peak_requested(self) -> int:
+        """Highest requested bytes."""
+        return int(self._curves["requested"].max())
+
+    @property
+    def allocated(self) -> int:
+        """Allocated bytes at the end."""
+        return int(self._curves["allocated"][-1])
+
+    @property
+    def active(self) -> int:
+        """Active bytes at the end."""
+        return int(self._curves["active"][-1])
+
+    @property
+    def reserved(self) -> int:
+        """Reserved bytes at the end."""
+        return int(self._curves["reserved"][-1])
+
+    @cached_property
+    def peak_event(self) -> int:
+        """The first moment at which allocated is at its peak."""
+        return int(self._curves["allocated"].argmax())
+
+    @cached_property
+    def oom_moments(self) -> tuple[int, ...]:
+        """Moments at which an allocation failed for good: the state the failing request met."""
+        return tuple(int(i) for i in np.flatnonzero(self.events.action == ACTION["oom"]))
+
+    def moment(self, at: At) -> int:
+        """Resolve "peak", "end", "oom" (the last one) or an int in 0..n_events.
+
+        Raises
+        ------
+        ValueError
+            If there is no such moment.
+        """
+        if isinstance(at, str):
+            if at == "peak":
+                return self.peak_event
+            if at == "end":
+                return self.n_events
+            if at == "oom":
+                if not self.oom_moments:
+                    raise ValueError("This recording has no out-of-memory event.")
+                return self.oom_moments[-1]
+            raise ValueError(f'A moment is "peak", "end", "oom" or an int, not {at!r}.')
+        m = int(at)
+        if not 0 <= m <= self.n_events:
+            raise ValueError(f"Moments run from 0 to {self.n_events:,}; {m:,} is none.")
+        return m
+
+    @cached_property
+    def has_time(self) -> bool:
+        """Whether events carry time (torch 2.2 and later)."""
+        return bool((self.events.time_us > 0).any())
+
+    @cached_property
+    def event_times_us(self) -> I64:
+        """Microseconds since the Unix epoch, one an event, never falling; zeros where the history has no time."""
+        times: I64 = np.maximum.accumulate(self.events.time_us) if self.n_events else self.events.time_us
+        return times
+
+    # -- blocks ------------------------------------------------------------------------------------------------------
+
+    def live_at(self, at: At = "peak") -> I64:
+        """Ids of the blocks allocated at a moment, in stacking order; their sizes add up to ``curve("allocated")``."""
+        m = self.moment(at)
+        born, asked = self.blocks["alloc_event"], self.blocks["free_requested_event"]
+        return np.flatnonzero((born < m) & ((asked == -1) | (asked >= m)))
+
+    def pending_at(self, at: At) -> I64:
+        """Ids of the blocks whose free was requested but not completed at a moment."""
+        m = self.moment(at)
+        born, asked, died = (self.blocks[c] for c in ("alloc_event", "free_requested_event", "free_event"))
+        return np.flatnonzero((born < m) & (asked != -1) & (asked < m) & ((died < 0) | (died >= m)))
+
+    @cached_property
+    def block_uses(self) -> NDArray[np.uint32]:
+        """How many blocks had the same address before, one entry a block."""
+        address = self.blocks["address"]
+        order = np.argsort(address, kind="stable")
+        fresh = np.ones(len(order), bool)
+        fresh[1:] = address[order][1:] != address[order][:-1]
+        position = np.arange(len(order))
+        uses = np.zeros(len(order), np.uint32)
+        uses[order] = position - np.maximum.accumulate(np.where(fresh, position, 0))
+        return uses
+
+    def block_name(self, block: int) -> str:
+        """``b<hex>_<use>``, as the official viewer writes it."""
+        return f"b{int(self.blocks['address'][block]):x}_{int(self.block_uses[block])}"
+
+    def stack(self, block: int, which: Literal["alloc", "free"] = "alloc") -> tuple[Frame, ...]:
+        """The stack that made a block, or that freed it; innermost frame first, empty where none was kept."""
+        if which not in {"alloc", "free"}:
+            raise ValueError(f'A block has an "alloc" and a "free" stack, not {which!r}.')
+        stack = int(self.blocks["stack" if which == "alloc" else "free_stack"][block])
+        if stack < 0:
+            return ()
+        r = self.recording
+        return tuple(self.frame(int(row)) for row in r.stack_frames[r.stacks[stack] : r.stacks[stack + 1]])
+
+    def frame(self, row: int) -> Frame:
+        """A row of the recording's frames as text."""
+        frames, strings = self.recording.frames, self.recording.strings
+        source = int(frames.source[row])
+        return Frame(
+            strings[frames.filename[row]],
+            int(frames.line[row]),
+            strings[frames.name[row]],
+            strings[source] if source >= 0 else None,
+        )
+
+    @cached_property
+    def no_stack(self) -> U8:
+        """Why a block has no stack: an index into NO_STACK, one entry a block."""
+        stack, born = self.blocks["stack"], self.blocks["alloc_event"]
+        missing = stack < 0
+        if not (stack >= 0).any():
+            ordinary = _NO_STACKS
+        elif self.recording.facts.get("context") == "state":
+            ordinary = _NOT_KEPT
+        else:
+            # Python-only stacks are empty exactly on autograd's own threads. One C++ frame anywhere means that C++
+            # stacks were on, and then an empty stack has another reason.
+            ordinary = _NOT_KEPT if (self.frame_kind >= _sites.CPP).any() else _BACKWARD
+        codes = np.where(missing, np.where(born < 0, _EARLIER, ordinary), _STACK)
+        return codes.astype(np.uint8)
+
+    def no_stack_reason(self, block: int) -> str:
+        """One sentence on why a block has no stack; empty if it has one."""
+        return NO_STACK[self.no_stack[block]]
+
+    # -- call sites --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def frame_kind(self) -> U8:
+        """0 the user's, 1 a library's, 2 C++, 3 plumbing; one entry a row of ``recording.frames``."""
+        return _sites.frame_kinds(self.recording)
+
+    @cached_property
+    def stack_site(self) -> I32:
+        """The user's innermost frame of each stack, a row of ``recording.frames``; -1 for none."""
+        return _sites.stack_sites(self.recording, self.frame_kind)
+
+    @cached_property
+    def block_site(self) -> I32:
+        """The user's innermost frame of each block, a row of ``recording.frames``; -1 for none."""
+        stack = self.blocks["stack"]
+        return np.where(stack >= 0, np.append(self.stack_site, np.int32(-1))[stack], -1).astype(np.int32)
+
+    @cached_property
+    def _labels(self) -> dict[int, str]:
+        cells = self.recording.facts.get("cells")
+        return _sites.site_labels(
+            self.recording, np.unique(self.stack_site), cells if isinstance(cells, Mapping) else {}
+        )
+
+    def site_label(self, frame: int) -> str:
+        """Words for a call site: ``train.py:31 in step``, ``cell 3, line 5``."""
+        return self._labels.get(frame, _sites.NO_SITE)
+
+    def site(self, block: int) -> Frame | None:
+        """The user's innermost frame, or None where the block has no Python stack."""
+        row = int(self.block_site[block])
+        return self.frame(row) if row >= 0 else None
+
+    def by_site(self, at: At = "peak") -> Ranking:
+        """Live bytes by call site at a moment, largest first."""
+        live = self.live_at(at)
+        keys, inverse = np.unique(self.block_site[live], return_inverse=True)
+        sums = np.zeros(len(keys), np.int64)
+        np.add.at(sums, inverse, self.blocks["size"][live])
+        counts = np.bincount(inverse, minlength=len(keys))
+        merged: dict[str, SiteRow] = {}
+        for key, size, count in zip(keys.tolist(), sums.tolist(), counts.tolist(), strict=True):
+            label = self.site_label(key)
+            old = merged.get(label, SiteRow(label, 0, 0, key))
+            merged[label] = SiteRow(label, old.bytes + size, old.count + count, old.frame)
+        return Ranking(tuple(sorted(merged.values(), key=lambda row: (-row.bytes, row.label))))
+
+    # -- bands -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def bands(self) -> tuple[Band, ...]:
+        """Annotated ranges as moments, by start; ``depth`` counts the ranges of one kind around it."""
+        if not self.has_time:
+            return ()
+        marks = self.recording.annotations
+        times = self.event_times_us
+        lo = np.where(marks.start_us < 0, 0, np.searchsorted(times, marks.start_us, side="left"))
+        hi = np.where(marks.end_us < 0, self.n_events, np.searchsorted(times, marks.end_us, side="right"))
+        order = np.lexsort((-hi, lo, marks.start_us))
+        found = []
+        open_: list[int] = []
+        for row in order.tolist():
+            start, end = int(lo[row]), int(hi[row])
+            if end <= start:
+                continue  # no event of this device lies inside
+            open_ = [other for other in open_ if other > start]
+            found.append(Band("annotation", self.recording.strings[marks.name[row]], start, end, len(open_)))
+            open_.append(end)
+        return tuple(found)
+
+    # -- exits: each of these is drawn or written by another room -----------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the recording: ``.memtrace`` ours, ``.pickle`` torch's own layout."""
+        from memwidget.read.archive import save
+
+        save(self.recording, path)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None, **options: Any) -> str:
+        """Write one self-contained page that works offline; returns its text."""
+        from memwidget.show.export import to_html
+
+        return to_html(self, path, **options)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        from memwidget.show.view import MemView
+
+        return MemView(self)._repr_mimebundle_(**kwargs)
+
+
+def _fullest(recording: Recording) -> int:
+    """The device with most bytes, judged by segments, then by events; 0 where there is none."""
+    best, most = 0, (-1, -1)
+    for device in recording.devices:
+        reserved = int(recording.segments.size[recording.segments.device == device].sum())
+        events = recording.events.get(device)
+        if events is not None and len(events):
+            grown = np.isin(events.action, [ACTION["alloc"], ACTION["segment_alloc"], ACTION["segment_map"]])
+            reserved = max(reserved, int(events.size[grown].max(initial=0)))
+        size = (reserved, 0 if events is None else len(events))
+        if size > most:
+            best, most = device, size
+    return best
+
+
+__all__ = ["BEFORE", "GHOST", "NO_STACK", "Band", "Frame", "Ranking", "SiteRow", "Trace"]
