@@ -1,0 +1,140 @@
+"""One self-contained page with the whole picture in it.
+
+Owns the page's parts and what may stand in them (page.html is its template, js/src/standalone.ts reads it). The page
+works from disk, asks nobody for anything, and is told so: its policy allows the one script that it holds, by hash.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from hashlib import sha256
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memwidget.show.picture import picture_svg
+from memwidget.show.text import device_text, plain, summary
+from memwidget.show.wire import payload, to_json
+
+if TYPE_CHECKING:
+    import os
+
+    from memwidget.trace.trace import Trace
+
+__all__ = ["picture_svg", "to_html"]
+
+HERE = Path(__file__).parent
+#: Traits that a page may open with, and their defaults; the same names and values as in MemView.
+OPTIONS: dict[str, Any] = {
+    "view": "timeline",
+    "moment": -1,
+    "window": (0, 0),
+    "selection": -1,
+    "query": "",
+    "axis": "events",
+    "color_by": "auto",
+    "device": None,
+    "theme": "auto",
+    "height": 460,
+    "lang": "auto",
+}
+NOTE = (
+    "This page holds the recording itself: paths, function names and source lines of the code that ran. "
+    "Look before you share it. It needs no network."
+)
+
+
+def to_html(trace: Trace, path: str | os.PathLike[str] | None = None, **options: Any) -> str | Path:
+    """Write one offline page that holds the picture and all its data.
+
+    Parameters
+    ----------
+    trace : Trace
+    path : path, optional
+        Where to write; the text of the page is returned if left out.
+    **options
+        Traits of the view to open with: `view`, `moment`, `window`, `selection`, `query`, `axis`, `color_by`,
+        `device`, `theme`, `height`, `lang`.
+
+    Returns
+    -------
+    Path or str
+        `path`, or the page.
+    """
+    page = "".join(_page(trace, options))
+    if path is None:
+        return page
+    path = Path(path)
+    path.write_text(page, "utf-8", newline="\n")
+    return path
+
+
+def frame_html(trace: Trace, **options: Any) -> str:
+    """The page in a sandboxed frame, for the output of a cell: it cannot reach the notebook around it."""
+    page = "".join(_page(trace, options))
+    height = int(options.get("height") or OPTIONS["height"]) + 72
+    return (
+        f'<iframe sandbox="allow-scripts" title="{escape(plain(trace.name, 120))}" loading="lazy" '
+        f'style="width:100%;height:{height}px;border:0" srcdoc="{escape(page)}"></iframe>'
+    )
+
+
+def _page(trace: Trace, options: dict[str, Any]) -> list[str]:
+    unknown = sorted(set(options) - set(OPTIONS))
+    if unknown:
+        raise TypeError(f"to_html has no option {unknown[0]!r}; it takes {', '.join(OPTIONS)}.")
+    device = options.get("device")
+    if device is not None and device != trace.device:
+        trace = trace.for_device(device)
+    opened = {**OPTIONS, **({"moment": trace.oom_moments[-1]} if trace.oom_moments else {}), **options}
+    opened["device"] = trace.device
+    sent = payload(trace)
+    script = _script(_read("static/standalone.js"))
+    hashed = b64encode(sha256(script.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{hashed}'; style-src 'unsafe-inline'; img-src data: blob:; "
+        "worker-src blob:; base-uri 'none'; form-action 'none'"
+    )
+    theme = str(opened["theme"])
+    parts = {
+        "policy": policy,
+        "title": escape(f"{plain(trace.name, 120) or 'recording'} on {device_text(trace)}"),
+        "scheme": theme if theme in ("light", "dark") else "light dark",
+        "style": _read("static/widget.css").replace("</", "<\\/"),
+        "picture": picture_svg(trace),
+        "summary": escape(summary(trace)),
+        "note": escape(NOTE),
+        "header": to_json(sent.header),
+        "options": to_json(opened),
+        "columns": _columns(sent.buffers),
+        "script": script,
+    }
+    # One pass over the template: text from a file that happens to read "{{script}}" stays text.
+    pieces = re.split(r"\{\{(\w+)\}\}", _read("page.html"))
+    pieces[1::2] = [parts[name] for name in pieces[1::2]]
+    return pieces
+
+
+def _columns(buffers: list[memoryview]) -> str:
+    """All columns one after the other, each padded to 8 bytes, in base64."""
+    padded: list[memoryview | bytes] = []
+    for buffer in buffers:
+        padded += [buffer, bytes(-buffer.nbytes % 8)]
+    return b64encode(b"".join(padded)).decode()
+
+
+def _script(code: str) -> str:
+    # Inside a script element only these end or confuse it; in JavaScript both can stand in strings and patterns alone.
+    code = re.sub(r"</(?=script)", r"<\\/", code, flags=re.IGNORECASE)
+    # The page's parser turns CRLF into LF before it hashes.
+    return code.replace("<!--", "<\\!--").replace("\r\n", "\n")
+
+
+def _read(name: str) -> str:
+    try:
+        return (HERE / name).read_text("utf-8")
+    except FileNotFoundError:
+        raise RuntimeError(
+            f"memwidget: the front end is not built ({name} is missing): run `npm ci && npm run build` in js/."
+        ) from None

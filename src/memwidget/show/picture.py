@@ -1,0 +1,214 @@
+"""The static picture: the timeline as a small SVG, for pages that show no widgets.
+
+Owns its geometry and what it leaves out. It stands on GitHub, in nbconvert pages and diffs, where no style sheet of
+ours applies and the background may be light or dark, so ink is a grey with 4:1 contrast to both. Nothing in it is a
+link, a script or a style sheet; all text is escaped.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memwidget.show.palette import PALETTE, site_color
+from memwidget.show.text import bytes_text, device_text, duration_text, plain
+
+if TYPE_CHECKING:
+    from memwidget.trace.trace import Trace
+
+WIDTH, HEIGHT = 720, 232
+#: The drawing's box; the legend stands to its right.
+_LEFT, _TOP, _RIGHT, _BOTTOM = 64, 30, 520, 204
+#: Two pixels a column: 228 columns times 7 outlines stay below 60 kB.
+_COLUMNS = (_RIGHT - _LEFT) // 2
+_SITES = 6
+_INK = "#7b818a"
+#: Characters of 11 px text beside the drawing.
+_LABEL = 28
+_FONT = "font-family=\"system-ui,-apple-system,'Segoe UI',sans-serif\""
+
+I64 = NDArray[np.int64]
+
+
+def column_moments(curve: I64, columns: int) -> I64:
+    """The moment each column shows: that column's highest, so that no spike is lost."""
+    edges = _edges(len(curve), columns)
+    tops = np.maximum.reduceat(curve, edges[:-1])
+    # The first moment of each column that reaches the column's top.
+    hits = np.flatnonzero(curve == np.repeat(tops, np.diff(edges)))
+    return hits[np.searchsorted(hits, edges[:-1])]
+
+
+def _edges(n: int, columns: int) -> I64:
+    columns = min(n, columns)
+    return np.arange(columns + 1, dtype=np.int64) * n // columns
+
+
+def picture_svg(trace: Trace) -> str:
+    """Small SVG of the timeline, stacked by the call sites that held most.
+
+    Parameters
+    ----------
+    trace : Trace
+
+    Returns
+    -------
+    str
+        At most 60 kB, readable on light and dark pages.
+    """
+    title = f"{plain(trace.name, 48) or 'recording'} · {device_text(trace)}"
+    if trace.n_events == 0:
+        return _frame(title, "history not recorded", _without_history(trace))
+    reserved = trace.curve("reserved")
+    moments = column_moments(trace.curve("allocated"), _COLUMNS)
+    edges = _edges(trace.n_events + 1, _COLUMNS)
+    reserved_tops = np.maximum.reduceat(reserved, edges[:-1])
+    sites, layers = _layers(trace, moments)
+    top = float(max(trace.peak_allocated, trace.peak_reserved, 1)) * 1.04
+
+    xs = _LEFT + (_RIGHT - _LEFT) * edges / edges[-1]
+    parts = [_y_axis(top)]
+    stacked = np.cumsum(layers[::-1], axis=0)[::-1]  # row i: layers i and below it in the picture
+    for color, outline in zip([color for _, _, color in sites], stacked, strict=True):
+        parts.append(f'<path fill="{color}" d="{_area(xs, _y(outline, top))}"/>')
+    parts.append(f'<path fill="none" stroke="{_INK}" stroke-dasharray="4 3" d="{_line(xs, _y(reserved_tops, top))}"/>')
+    parts.append(_peak(trace, top))
+    parts.append(_x_axis(trace))
+    parts.append(_legend(sites))
+    of = f" of {bytes_text(trace.capacity)}" if trace.capacity else ""
+    return _frame(title, f"peak {bytes_text(trace.peak_allocated)}{of}", "".join(parts))
+
+
+def _layers(trace: Trace, moments: I64) -> tuple[list[tuple[str, int, str]], NDArray[np.float64]]:
+    """Bytes a site held in each column, largest sites first, everything else last; (label, top bytes, color) a row."""
+    blocks, frames, recording = trace.blocks, trace.recording.frames, trace.recording
+    site = np.full(len(blocks), -1, np.int64)
+    has = blocks["stack"] >= 0
+    site[has] = trace.stack_site[blocks["stack"][has]]
+    first = np.searchsorted(moments, blocks["alloc_event"] + 1)
+    freed = blocks["free_requested_event"].astype(np.int64) + 1  # 0: never freed; below it: before the start
+    last = np.where(freed == 0, len(moments), np.searchsorted(moments, freed))
+    rows, row_of = np.unique(site, return_inverse=True)
+    width = len(moments) + 1
+    change = np.bincount(row_of * width + first, blocks["size"], len(rows) * width)
+    change -= np.bincount(row_of * width + np.maximum(last, first), blocks["size"], len(rows) * width)
+    held = np.cumsum(change.reshape(len(rows), width), axis=1)[:, :-1]
+
+    tops = held.max(axis=1) if len(rows) else np.zeros(0)
+    order = [i for i in np.argsort(-tops, kind="stable").tolist() if rows[i] >= 0 and tops[i] > 0][:_SITES]
+    light = PALETTE["light"]
+    sites: list[tuple[str, int, str]] = []
+    for i in order:
+        row = int(rows[i])
+        source = recording.strings[frames.source[row]] if frames.source[row] >= 0 else None
+        color = site_color(
+            recording.strings[frames.filename[row]], int(frames.line[row]), recording.strings[frames.name[row]], source
+        )
+        sites.append((trace.site_label(row), int(tops[i]), light["site"][color]))
+    rest = np.delete(held, order, axis=0).sum(axis=0)
+    sites.append(("everything else", int(rest.max(initial=0)), str(light["none"])))
+    return sites, np.vstack([held[order], rest[None]])
+
+
+def _y(values: NDArray[Any], top: float) -> NDArray[np.float64]:
+    return np.round(_BOTTOM - (_BOTTOM - _TOP) * np.clip(values / top, 0, 1), 1)
+
+
+def _steps(xs: NDArray[np.float64], ys: NDArray[np.float64]) -> str:
+    """A step line from column to column, a corner only where the height changes."""
+    corners = np.flatnonzero(np.diff(ys)) + 1
+    steps = "".join(f"H{xs[i]:.4g}V{ys[i]:g}" for i in corners.tolist())
+    return f"{xs[0]:g},{ys[0]:g}{steps}H{xs[-1]:.4g}"
+
+
+def _area(xs: NDArray[np.float64], ys: NDArray[np.float64]) -> str:
+    return f"M{_steps(xs, ys)}V{_BOTTOM}H{_LEFT}Z"
+
+
+def _line(xs: NDArray[np.float64], ys: NDArray[np.float64]) -> str:
+    return f"M{_steps(xs, ys)}"
+
+
+def _text(x: float, y: float, text: str, *, anchor: str = "start", size: int = 11, color: str = _INK) -> str:
+    return f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" fill="{color}">{escape(text)}</text>'
+
+
+def _y_axis(top: float) -> str:
+    step = 512.0
+    while top / step > 4:
+        step *= 2  # powers of two: every label is a round number of KiB, MiB or GiB
+    parts = []
+    for i in range(int(top / step) + 1):
+        y = float(_y(np.array(i * step), top))
+        parts.append(f'<path stroke="{_INK}" stroke-opacity=".3" d="M{_LEFT},{y:g}H{_RIGHT}"/>')
+        parts.append(_text(_LEFT - 6, y + 4, "0" if i == 0 else _axis_label(i * step), anchor="end"))
+    return "".join(parts)
+
+
+def _axis_label(n: float) -> str:
+    number, unit = bytes_text(n).split(" ")
+    return f"{float(number):g} {unit}"
+
+
+def _x_axis(trace: Trace) -> str:
+    y = _BOTTOM + 16
+    end = f"{trace.n_events:,} events"
+    if trace.has_time:
+        times = trace.event_times_us
+        end += f", {duration_text(int(times[-1]) - int(times[0]))}"
+    return _text(_LEFT, y, "0") + _text(_RIGHT, y, end, anchor="end")
+
+
+def _peak(trace: Trace, top: float) -> str:
+    x = round(_LEFT + (_RIGHT - _LEFT) * (trace.peak_event + 0.5) / (trace.n_events + 1), 1)
+    y = float(_y(np.array(trace.peak_allocated), top))
+    return f'<path fill="{_INK}" d="M{x:g},{y - 2:g}l-4,-7h8z"><title>peak</title></path>'
+
+
+def _legend(sites: list[tuple[str, int, str]]) -> str:
+    parts = []
+    for i, (label, size, color) in enumerate(sites):
+        y = _TOP + 9 + i * 24
+        full = plain(label, 200)
+        short = full if len(full) <= _LABEL else full[: _LABEL - 1] + "…"
+        parts.append(f"<g><title>{escape(full)}: at most {bytes_text(size)}</title>")
+        parts.append(f'<rect x="{_RIGHT + 14}" y="{y - 9}" width="10" height="10" rx="2" fill="{color}"/>')
+        parts.append(_text(_RIGHT + 30, y, short))
+        parts.append(_text(_RIGHT + 30, y + 11, bytes_text(size), size=10) + "</g>")
+    parts.append(f'<path stroke="{_INK}" stroke-dasharray="4 3" d="M{_RIGHT + 12},{_BOTTOM + 12}h14"/>')
+    parts.append(_text(_RIGHT + 30, _BOTTOM + 16, "reserved"))
+    return "".join(parts)
+
+
+def _without_history(trace: Trace) -> str:
+    """Two bars: what the segments tell of the one moment that is known."""
+    reserved, allocated = max(trace.reserved, 1), trace.allocated
+    span = _RIGHT - _LEFT
+    color = PALETTE["light"]["none"]
+    return "".join(
+        [
+            f'<rect x="{_LEFT}" y="{_TOP + 20}" width="{span}" height="26" fill="none" stroke="{_INK}"/>',
+            f'<rect x="{_LEFT}" y="{_TOP + 20}" width="{span * allocated / reserved:g}" height="26" fill="{color}"/>',
+            _text(
+                _LEFT,
+                _TOP + 66,
+                f"{bytes_text(trace.allocated)} allocated of {bytes_text(trace.reserved)} reserved "
+                "when the snapshot was taken",
+            ),
+        ]
+    )
+
+
+def _frame(title: str, facts: str, body: str) -> str:
+    label = escape(f"{title}, {facts}", quote=True)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'role="img" aria-label="{label}" {_FONT}>'
+        + _text(_LEFT, 17, title, size=13)
+        + _text(_RIGHT, 17, facts, anchor="end", size=13)
+        + body
+        + "</svg>"
+    )

@@ -1,0 +1,166 @@
+"""Numbers and a trace in words.
+
+Owns how bytes, durations and counts are written (js/src/format.ts is the twin; tests/golden/format.json holds the
+vectors both sides are tested with) and the plain-text summary that stands beside the widget, in terminals and diffs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from memwidget.trace.trace import Trace
+
+_UNITS = ("B", "KiB", "MiB", "GiB")
+_LARGEST = 5
+
+
+def _three_digits(value: float) -> str:
+    # Halves go up, computed with the operations of the TypeScript twin: format() alone rounds them to even.
+    hundredths = math.floor(value * 100 + 0.5)
+    if hundredths < 1000:
+        return f"{hundredths / 100:.2f}"
+    tenths = math.floor(value * 10 + 0.5)
+    return f"{tenths / 10:.1f}" if tenths < 1000 else str(math.floor(value + 0.5))
+
+
+def bytes_text(n: float) -> str:
+    """Bytes with three significant digits: ``4.45 GiB``, ``812 KiB``, ``0 B``."""
+    value, unit = float(abs(n)), 0
+    # 1023.5 KiB would read "1024 KiB": that is 1.00 MiB.
+    while value >= 1023.5 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    sign = "-" if n < 0 else ""
+    return f"{sign}{_three_digits(value) if unit else math.floor(value + 0.5)} {_UNITS[unit]}"
+
+
+def bytes_exact(n: int) -> str:
+    """Bytes to the byte: ``4,778,151,936 B``."""
+    return f"{n:,} B"
+
+
+def count_text(n: int) -> str:
+    """A count with thousands separators."""
+    return f"{n:,}"
+
+
+def duration_text(us: float) -> str:
+    """Microseconds with three significant digits: ``512 µs``, ``3.10 ms``, ``1.25 s``."""
+    sign, size = "-" if us < 0 else "", abs(us)
+    if size >= 999_500:
+        return f"{sign}{_three_digits(size / 1e6)} s"
+    if size >= 999.5:
+        return f"{sign}{_three_digits(size / 1e3)} ms"
+    return f"{sign}{math.floor(size + 0.5)} µs"
+
+
+def plain(text: str, limit: int = 2000) -> str:
+    """One line of text from a file, without control and direction-changing characters, at most `limit` long."""
+    if len(text) > limit:
+        text = text[: limit - 1] + "…"
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def device_text(trace: Trace) -> str:
+    """``cuda:0`` or ``cpu``."""
+    return "cpu" if trace.device_type == "cpu" else f"{trace.device_type}:{trace.device}"
+
+
+def where_text(trace: Trace, moment: int) -> str:
+    """When a moment was: the event, the time since the first, the innermost range around it."""
+    parts = [f"event {moment:,} of {trace.n_events:,}"]
+    if trace.has_time and moment > 0:
+        times = trace.event_times_us
+        parts.append(f"t+{duration_text(int(times[moment - 1]) - int(times[0]))}")
+    around = [band for band in trace.bands if band.lo < moment <= band.hi]
+    if around:
+        kind = around[-1].kind
+        parts.append(f"in {plain(around[-1].name, 60)}" if kind != "step" else f"in step {plain(around[-1].name, 60)}")
+    return ", ".join(parts)
+
+
+def summary(trace: Trace) -> str:
+    """Plain-text summary: the peak and when, the largest call sites at it, the end, notes, what recording cost."""
+    title = f"{plain(trace.name, 120) or 'recording'} on {device_text(trace)}"
+    if trace.n_events == 0:
+        lines = [*_without_history(trace, title)]
+    else:
+        of = f" of {bytes_text(trace.capacity)}" if trace.capacity else ""
+        reserved = int(trace.curve("reserved")[trace.peak_event])
+        lines = [
+            f"{title}: peak {bytes_text(trace.peak_allocated)}{of}",
+            f"  at {where_text(trace, trace.peak_event)}",
+            f"  reserved {bytes_text(reserved)} then, at most {bytes_text(trace.peak_reserved)}",
+            *_oom(trace),
+            *_sites(trace, "peak", "at the peak"),
+            f"  at the end {bytes_text(trace.allocated)} allocated, {bytes_text(trace.reserved)} reserved",
+        ]
+    lines += [f"  note: {plain(note, 400)}" for note in trace.notes[:20]]
+    if len(trace.notes) > 20:
+        lines.append(f"  and {len(trace.notes) - 20} more notes")
+    lines += _cost(trace.recording.facts)
+    return "\n".join(lines)
+
+
+def _without_history(trace: Trace, title: str) -> list[str]:
+    # Nothing was recorded, which is not the same as nothing having been allocated: never "0 bytes".
+    lines = [f"{title}: history not recorded, so there is no timeline and no peak"]
+    segments = trace.recording.segments
+    mine = segments.device == trace.device
+    if mine.any():
+        lines.append(
+            f"  when the snapshot was taken: {bytes_text(trace.allocated)} allocated in {trace.n_blocks:,} blocks, "
+            f"{bytes_text(trace.reserved)} reserved in {int(np.count_nonzero(mine)):,} segments"
+        )
+        lines += _sites(trace, "end", "then")
+    else:
+        lines.append("  the file holds no segments either")
+    return lines
+
+
+def _oom(trace: Trace) -> list[str]:
+    lines = []
+    for moment in trace.oom_moments[-1:]:
+        request, free = int(trace.events.size[moment]), int(trace.events.address[moment])
+        held = int(trace.curve("allocated")[moment])
+        lines.append(
+            f"  out of memory at event {moment:,}: {bytes_text(request)} asked for, "
+            f"{bytes_text(held)} allocated, {bytes_text(free)} free on the device"
+        )
+        if free >= request:
+            lines.append("  the device had room: a limit that the file does not name refused it")
+    return lines
+
+
+def _sites(trace: Trace, at: str, when: str) -> list[str]:
+    rows = trace.by_site(at).rows
+    if not rows:
+        return []
+    total = max(sum(row.bytes for row in rows), 1)
+    lines = [f"  largest call sites {when}:"]
+    for row in rows[:_LARGEST]:
+        blocks = "1 block" if row.count == 1 else f"{row.count:,} blocks"
+        lines.append(f"{_share(row.bytes, total)}  {blocks:>12}  {plain(row.label, 100)}")
+    if len(rows) > _LARGEST:
+        rest = rows[_LARGEST:]
+        blocks = f"{sum(row.count for row in rest):,} blocks"
+        lines.append(f"{_share(sum(row.bytes for row in rest), total)}  {blocks:>12}  {len(rest):,} other call sites")
+    return lines
+
+
+def _share(size: int, total: int) -> str:
+    return f"    {bytes_text(size):>9}  {math.floor(100 * size / total + 0.5):>3} %"
+
+
+def _cost(facts: dict[str, Any]) -> list[str]:
+    parts = {
+        key.removeprefix("seconds_").replace("_", " "): float(value)
+        for key, value in facts.items()
+        if key.startswith("seconds_") and isinstance(value, (int, float)) and math.isfinite(value)
+    }
+    if not parts:
+        return []
+    return ["  recording cost: " + ", ".join(f"{plain(k, 40)} {duration_text(v * 1e6)}" for k, v in parts.items())]

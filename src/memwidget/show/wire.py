@@ -1,0 +1,320 @@
+"""A trace as a header and binary columns, as the browser gets it.
+
+Owns the wire: its version, every column's name, type and order, and which strings travel. js/src/wire.ts reads it and
+tests/golden holds examples that both sides are tested with. It must not know how the payload travels: view.py sends it
+as a message, export.py writes it into a page.
+
+One payload is one device. Moments and event indices are those of `Trace`; stacks, frames and strings are renumbered,
+so that only what this device's blocks use travels.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memwidget.recording import CATEGORIES
+from memwidget.show.palette import NO_COLOR, PALETTE, site_color
+from memwidget.trace.trace import NO_STACK
+
+if TYPE_CHECKING:
+    from memwidget.trace.trace import Trace
+
+WIRE_VERSION = 1
+
+#: Strings are names, paths and source lines; 2,000 characters show any of them. The total keeps a page of a hostile
+#: file, or one with a label on each of a million allocations, from growing without end.
+MAX_STRING = 2_000
+MAX_STRINGS_BYTES = 8 << 20
+
+_BAND_KINDS = {"annotation": 0, "phase": 1, "step": 2}
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "f8": np.dtype("<f8"),
+    "i4": np.dtype("<i4"),
+    "u4": np.dtype("<u4"),
+    "u1": np.dtype("u1"),
+}
+
+Array = NDArray[Any]
+
+
+class Payload(NamedTuple):
+    """What travels: a header that json can write, and one buffer a column in the header's order."""
+
+    header: dict[str, Any]
+    buffers: list[memoryview]
+
+
+def payload(trace: Trace) -> Payload:
+    """Header and columns of one device.
+
+    Parameters
+    ----------
+    trace : Trace
+
+    Returns
+    -------
+    Payload
+        The buffers are little endian and may share memory with the trace.
+    """
+    strings = _Strings(trace.recording.strings)
+    columns: list[tuple[str, str, Array]] = []
+    columns += _event_columns(trace)
+    columns += _block_columns(trace, strings)
+    columns += _stack_columns(trace, strings)
+    columns += _curve_columns(trace)
+    columns += _band_columns(trace, strings)
+
+    described, buffers = [], []
+    for name, dtype, values in columns:
+        array = np.ascontiguousarray(values, _DTYPES[dtype])
+        described.append({"name": name, "dtype": dtype, "length": len(array)})
+        # An empty array cannot be cast; its buffer travels all the same, so that places stay in step.
+        buffers.append(array.data.cast("B") if len(array) else memoryview(b""))
+    header = _header(trace)
+    header["strings"] = strings.texts
+    header["columns"] = described
+    if strings.dropped:
+        header["notes"].append(
+            f"{strings.dropped:,} texts are left out of the picture: names, source lines and labels "
+            f"come to more than {MAX_STRINGS_BYTES >> 20} MiB."
+        )
+    return Payload(header, buffers)
+
+
+def _header(trace: Trace) -> dict[str, Any]:
+    events, times = trace.events, trace.event_times_us
+    return {
+        "wire": WIRE_VERSION,
+        "name": text(trace.name),
+        "device": int(trace.device),
+        "device_type": text(trace.device_type),
+        # Only this device's peak: the others' would each cost a reduction that nobody has asked for yet.
+        "devices": [
+            {"device": int(d), "peak_allocated": int(trace.peak_allocated) if d == trace.device else None}
+            for d in trace.devices
+        ],
+        "capacity": None if trace.capacity is None else int(trace.capacity),
+        "n_events": int(trace.n_events),
+        "n_blocks": int(trace.n_blocks),
+        "peak_allocated": int(trace.peak_allocated),
+        "peak_active": int(trace.peak_active),
+        "peak_reserved": int(trace.peak_reserved),
+        "peak_requested": int(trace.peak_requested),
+        "allocated": int(trace.allocated),
+        "active": int(trace.active),
+        "reserved": int(trace.reserved),
+        "peak_event": int(trace.peak_event),
+        "oom": [
+            {"moment": int(m), "requested": int(events.size[m]), "device_free": int(events.address[m])}
+            for m in trace.oom_moments
+        ],
+        "start_us": int(times[0]) if trace.has_time and len(times) else 0,
+        "has_time": bool(trace.has_time),
+        "notes": [text(note) for note in trace.notes],
+        "streams": stream_labels(trace.recording.streams),
+        "pools": [pool_label(pool) for pool in trace.recording.pools],
+        "settings": plain_json(trace.recording.settings),
+        "facts": plain_json(trace.recording.facts),
+        "no_stack": {f"reason_{code}": reason for code, reason in enumerate(NO_STACK)},
+        "categories": list(CATEGORIES),
+        "palette": PALETTE,
+    }
+
+
+def stream_labels(streams: list[int]) -> list[str]:
+    """Names of the streams: the default one, the others by number and pointer."""
+    labels, number = [], 0
+    for pointer in streams:
+        if pointer == 0:
+            labels.append("default")
+        else:
+            number += 1
+            labels.append(f"stream {number} (0x{pointer:x})")
+    return labels
+
+
+def pool_label(pool: tuple[int, int]) -> str:
+    """Name of a pool: a graph capture's is (n, 0), a MemPool's (0, n)."""
+    first, second = pool
+    kind = "graph" if second == 0 else "MemPool" if first == 0 else "pool"
+    return "default" if (first, second) == (0, 0) else f"{kind} ({first}, {second})"
+
+
+def _event_columns(trace: Trace) -> list[tuple[str, str, Array]]:
+    columns: list[tuple[str, str, Array]] = [("action", "u1", trace.events.action)]
+    if trace.has_time:
+        times = trace.event_times_us
+        columns.append(("time_us", "f8", times - times[0]))
+    return columns
+
+
+def _block_columns(trace: Trace, strings: _Strings) -> list[tuple[str, str, Array]]:
+    blocks, address = trace.blocks, trace.blocks["address"]
+    metadata = np.full(len(blocks), -1, np.int32)
+    seen = blocks["alloc_event"] >= 0
+    metadata[seen] = trace.events.metadata[blocks["alloc_event"][seen]]
+    used = _used_stacks(trace)
+    return [
+        ("size", "f8", blocks["size"]),
+        ("requested", "f8", blocks["requested"]),
+        ("alloc_event", "i4", blocks["alloc_event"]),
+        ("free_requested_event", "i4", blocks["free_requested_event"]),
+        ("free_event", "i4", blocks["free_event"]),
+        ("stack", "i4", _renumber(blocks["stack"], used)),
+        ("free_stack", "i4", _renumber(blocks["free_stack"], used)),
+        ("stream", "i4", blocks["stream"]),
+        ("pool", "i4", blocks["pool"]),
+        ("category", "u1", blocks["category"]),
+        ("reason", "u1", blocks["reason"]),
+        ("phase", "i4", blocks["phase"]),
+        ("step", "i4", blocks["step"]),
+        ("flags", "u1", blocks["flags"]),
+        ("address_lo", "u4", address & np.uint64(0xFFFFFFFF)),
+        ("address_hi", "u4", address >> np.uint64(32)),
+        ("use", "u4", trace.block_uses),
+        ("metadata", "i4", strings.take(metadata)),
+        ("no_stack", "u1", trace.no_stack),
+    ]
+
+
+def _used_stacks(trace: Trace) -> Array:
+    blocks = trace.blocks
+    mask = np.zeros(trace.recording.n_stacks + 1, bool)  # the last entry takes the -1s
+    mask[blocks["stack"]] = True
+    mask[blocks["free_stack"]] = True
+    return np.flatnonzero(mask[:-1])
+
+
+def _renumber(values: Array, used: Array) -> Array:
+    # Every value >= 0 stands in `used`, which is sorted.
+    return np.where(values >= 0, np.searchsorted(used, values), -1)
+
+
+def _stack_columns(trace: Trace, strings: _Strings) -> list[tuple[str, str, Array]]:
+    recording, frames = trace.recording, trace.recording.frames
+    used = _used_stacks(trace)
+    starts = recording.stacks[used].astype(np.int64)
+    lengths = recording.stacks[used + 1] - starts
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    # Row i of the joined frames is row i - offset of its stack.
+    rows = recording.stack_frames[np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)]
+    sites = trace.stack_site[used]
+    used_frames = np.unique(np.concatenate([rows, sites[sites >= 0]]))
+    is_site = np.isin(used_frames, sites)
+    labels = [
+        strings.add(trace.site_label(row)) if named else -1
+        for row, named in zip(used_frames.tolist(), is_site.tolist(), strict=True)
+    ]
+    colors = {
+        int(row): site_color(
+            recording.strings[frames.filename[row]],
+            int(frames.line[row]),
+            recording.strings[frames.name[row]],
+            recording.strings[frames.source[row]] if frames.source[row] >= 0 else None,
+        )
+        for row in np.unique(sites[sites >= 0])
+    }
+    return [
+        ("stack_offset", "i4", offsets),
+        ("stack_frame", "i4", _renumber(rows, used_frames)),
+        ("stack_site", "i4", _renumber(sites, used_frames)),
+        ("stack_color", "u1", np.array([colors.get(int(site), NO_COLOR) for site in sites], np.uint8)),
+        ("frame_file", "i4", strings.take(frames.filename[used_frames])),
+        ("frame_line", "i4", frames.line[used_frames]),
+        ("frame_name", "i4", strings.take(frames.name[used_frames])),
+        ("frame_source", "i4", strings.take(frames.source[used_frames])),
+        ("frame_label", "i4", np.array(labels, np.int32)),
+        ("frame_kind", "u1", trace.frame_kind[used_frames]),
+    ]
+
+
+def _curve_columns(trace: Trace) -> list[tuple[str, str, Array]]:
+    reserved = trace.curve("reserved")
+    steps = np.concatenate([[0], np.flatnonzero(np.diff(reserved)) + 1])
+    return [("reserved_moment", "i4", steps), ("reserved", "f8", reserved[steps])]
+
+
+def _band_columns(trace: Trace, strings: _Strings) -> list[tuple[str, str, Array]]:
+    bands = trace.bands
+    return [
+        ("band_kind", "u1", np.array([_BAND_KINDS[band.kind] for band in bands], np.uint8)),
+        ("band_name", "i4", np.array([strings.add(band.name) for band in bands], np.int32)),
+        ("band_lo", "i4", np.array([band.lo for band in bands], np.int32)),
+        ("band_hi", "i4", np.array([band.hi for band in bands], np.int32)),
+        ("band_depth", "u1", np.array([min(band.depth, 255) for band in bands], np.uint8)),
+    ]
+
+
+class _Strings:
+    """The strings that travel, each once, within `MAX_STRINGS_BYTES`."""
+
+    def __init__(self, source: list[str]) -> None:
+        self.texts: list[str] = []
+        self.dropped = 0
+        self._source = source
+        self._rows: dict[str, int] = {}
+        self._bytes = 0
+
+    def add(self, value: str) -> int:
+        """Row of a text; the row of an ellipsis once the room is used up."""
+        short = text(value)
+        row = self._rows.get(short)
+        if row is not None:
+            return row
+        size = len(short.encode())
+        if self._bytes + size > MAX_STRINGS_BYTES and short != "…":
+            self.dropped += 1
+            return self.add("…")
+        self._bytes += size
+        self._rows[short] = row = len(self.texts)
+        self.texts.append(short)
+        return row
+
+    def take(self, indices: Array) -> Array:
+        """Rows of the recording's strings `indices`; -1 stays -1."""
+        unique, inverse = np.unique(indices, return_inverse=True)
+        rows = np.array([self.add(self._source[i]) if i >= 0 else -1 for i in unique.tolist()], np.int32)
+        return rows[inverse] if len(rows) else np.zeros(0, np.int32)
+
+
+def text(value: str, limit: int = MAX_STRING) -> str:
+    """A string that every JSON writer and reader takes: at most `limit` long, without lone surrogates."""
+    if len(value) > limit:
+        value = value[: limit - 1] + "…"
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value
+
+
+def plain_json(value: Any, depth: int = 4) -> Any:
+    """`value` as plain JSON values, bounded: what a file says of itself may hold anything."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, (int, np.integer)):
+        # JavaScript counts exactly up to 2**53; what is beyond travels as text, in hex because Python refuses to
+        # write more than 4,300 decimal digits.
+        return int(value) if abs(int(value)) <= 1 << 53 else text(f"{int(value):#x}", 200)
+    if isinstance(value, (float, np.floating)):
+        return float(value) if math.isfinite(value) else str(value)
+    if isinstance(value, str):
+        return text(value)
+    if depth and isinstance(value, dict):
+        return {text(str(k), 200): plain_json(v, depth - 1) for k, v in list(value.items())[:200]}
+    if depth and isinstance(value, (list, tuple)):
+        return [plain_json(v, depth - 1) for v in value[:200]]
+    return text(str(value), 200)
+
+
+def to_json(value: Any) -> str:
+    """JSON that may stand inside an HTML script element: no ``<``, no line separators, no NaN."""
+    written = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        written = written.replace(character, f"\\u{ord(character):04x}")
+    return written
