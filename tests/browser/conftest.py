@@ -64,14 +64,35 @@ def open_page(chromium):
     assert not problems
 
 
+#: The indicator in the toolbar says "idle" before there is a kernel, and a run asked for too early is lost.
+CONNECTED = """async () => {
+  const context = window.jupyterapp?.shell.currentWidget?.sessionContext;
+  await context?.ready;
+  const kernel = context?.session?.kernel;
+  await kernel?.info;
+  return kernel?.connectionStatus === "connected" && kernel.status === "idle";
+}"""
+
+
 class Lab:
     """A running JupyterLab and the folder it serves."""
 
     def __init__(self, root, url, token):
         self.root, self.url, self.token = root, url, token
 
-    def notebook(self, name, *cells):
-        """Write a notebook of code cells and return the address that opens it in a fresh workspace."""
+    def open(self, open_page, name, *cells, **options):
+        """Open a fresh notebook of code cells and wait until its kernel listens."""
+        page = open_page(self._notebook(name, *cells), lab=True, **options)
+        page.locator(".jp-Notebook .jp-CodeCell").nth(len(cells) - 1).wait_for()
+        page.wait_for_function(CONNECTED)
+        return page
+
+    @staticmethod
+    def run(page, command="runmenu:run-all"):
+        """Run cells by one of JupyterLab's own commands; back when they are done."""
+        page.evaluate("async command => { await window.jupyterapp.commands.execute(command); }", command)
+
+    def _notebook(self, name, *cells):
         book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         book.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
         nbformat.write(book, self.root / name)
@@ -103,6 +124,7 @@ def lab(tmp_path_factory):
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1"]
     command += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--IdentityProvider.token=t"]
     command += [f"--ServerApp.root_dir={root}", "--LabApp.extension_manager=readonly"]
+    command += ["--LabApp.expose_app_in_browser=True"]  # window.jupyterapp: tells when a kernel is really connected
     with log.open("w") as out:
         server = subprocess.Popen(command, env=env, cwd=root, stdout=out, stderr=subprocess.STDOUT)
     url = f"http://127.0.0.1:{port}"
