@@ -1,0 +1,143 @@
+"""From any source to a Recording: the one door of this room.
+
+Owns the decision what a source is. The content decides, never the suffix: files are renamed and downloaded without one.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from memwidget.read import unpickle
+from memwidget.read.unpack import unpacked
+from memwidget.read.snapshot import recording_from_snapshot
+from memwidget.recording import Recording, SnapshotError
+
+__all__ = ["load_recording", "recording_from_snapshot"]
+
+Progress = Callable[[float, str], None]
+
+#: Smaller sources are read before anyone could look at a progress bar.
+PROGRESS_FROM = 50 << 20
+#: torch spends at least this many bytes of pickle on one event, segment or block.
+BYTES_PER_ROW = 8
+_SUFFIXES = {".gz", ".xz", ".zst", ".pickle", ".pkl", ".memtrace"}
+
+
+def load_recording(source: Any, *, name: str | None = None, progress: Progress | None = None) -> Recording:
+    """Read a memory recording.
+
+    Parameters
+    ----------
+    source : path, bytes, binary file object, dict or list
+        A file from ``torch.cuda.memory._dump_snapshot()`` (plain or compressed with gzip, xz or zstd), a ``.memtrace``
+        archive, what such a file holds, or the snapshot itself.
+    name : str, optional
+        What to call it; otherwise the file's stem.
+    progress : callable, optional
+        Called as ``progress(fraction, text)`` while more than 50 MB are read.
+
+    Raises
+    ------
+    SnapshotError
+        Where the source cannot be read as a memory recording; the message says why and what to do.
+    FileNotFoundError
+        Where the path does not exist.
+    """
+    if isinstance(source, (dict, list, tuple)):
+        return recording_from_snapshot(source, name=name or "")
+    raw, found = _raw(source)
+    return _from_bytes(raw, found if name is None else name, progress)
+
+
+def _raw(source: Any) -> tuple[bytes, str]:
+    """All bytes of the source, and its name."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return bytes(source), ""
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(os.fsdecode(source)).expanduser()
+        if path.is_dir():
+            raise SnapshotError(f"{path} is a folder; name the file in it.")
+        # Read, not mapped: a mapped file that another process cuts short would kill the kernel.
+        return path.read_bytes(), _stem(path)
+    read = getattr(source, "read", None)
+    if read is None:
+        raise SnapshotError(
+            f"Cannot read a recording from {type(source).__name__}; give a path, bytes, a binary file or the snapshot dict."
+        )
+    content = read()
+    if not isinstance(content, (bytes, bytearray, memoryview)):
+        raise SnapshotError("The file is open as text; open it with mode 'rb'.")
+    path_like = getattr(source, "name", "")
+    return bytes(content), _stem(Path(path_like)) if isinstance(path_like, str) else ""
+
+
+def _stem(path: Path) -> str:
+    while path.suffix in _SUFFIXES and path.stem:
+        path = path.with_suffix("")
+    return path.name
+
+
+def _from_bytes(raw: bytes, name: str, progress: Progress | None) -> Recording:
+    data = unpacked(raw)
+    del raw
+    _recognise(data)
+    if len(data) < PROGRESS_FROM:
+        progress = None
+    with _no_collector():
+        return _from_pickle(data, name, progress)
+
+
+def _recognise(data: bytes) -> None:
+    """Say what a file is that cannot be a snapshot."""
+    start = data[:512].lstrip()
+    what = ""
+    if not data:
+        what = "The file is empty; record the snapshot again."
+    elif data[:2] == b"PK":
+        what = (
+            "This is a zip file, as torch.save() writes checkpoints, and no memory snapshot: "
+            "use a file from torch.cuda.memory._dump_snapshot()."
+        )
+    elif start[:1] == b"{" or start[:2] in {b'["', b"[{", b"[["}:
+        what = "This is JSON; torch writes memory snapshots as pickle: use torch.cuda.memory._dump_snapshot()."
+    elif start[:1] == b"<":
+        what = "This is an HTML or XML page; download the file itself."
+    elif start[:7] == b"version":
+        what = "This is a git-lfs pointer; fetch the file itself with `git lfs pull`."
+    if what:
+        raise SnapshotError(what)
+
+
+def _from_pickle(data: bytes, name: str, progress: Progress | None) -> Recording:
+    def reading(fraction: float) -> None:
+        if progress is not None:
+            progress(0.7 * fraction, "reading")
+
+    def sorting(fraction: float) -> None:
+        if progress is not None:
+            progress(0.7 + 0.3 * fraction, "sorting")
+
+    snapshot = unpickle.loads(data, reading)
+    recording = recording_from_snapshot(
+        snapshot, name=name, max_rows=1000 + len(data) // BYTES_PER_ROW, progress=sorting
+    )
+    if progress is not None:
+        progress(1.0, "read")
+    return recording
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """No garbage collection meanwhile: it would walk millions of new, acyclic objects again and again (3 to 5 times slower)."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
