@@ -23,7 +23,7 @@ ROOMS = {
     "show": {"recording", "read", "trace", "answer"},
 }
 #: These put the rooms together and may import every one.
-ENTRANCES = {"__init__", "session", "magic", "cli"}
+ENTRANCES = {"__init__", "__main__", "session", "magic", "cli"}
 #: The only imports to the right: one line inside a function, so that a Trace can show and save itself.
 DEFERRED = {
     ("trace/trace.py", "save"): "read",
