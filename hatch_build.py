@@ -82,6 +82,8 @@ def npm(*arguments: str) -> None:
             cli = home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
         command = [str(node), str(cli)]
         # npm's scripts look `node` up on PATH.
+        # The wheel's node brings its own list of authorities; a mirror behind a company's one needs the system's.
+        env.setdefault("NODE_USE_SYSTEM_CA", "1")
         env["PATH"] = os.pathsep.join([str(bin_dir), env.get("PATH", os.defpath)])
     subprocess.run([*command, *arguments], cwd=JS, env=env, check=True)
 
