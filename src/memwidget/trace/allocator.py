@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memwidget.recording import ACTION, I64, Events, SegmentBlocks, Segments
+from memwidget.recording import I64, SegmentBlocks, Segments
+from memwidget.trace.segments import EXPANDABLE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,27 +75,18 @@ class SegmentMap:
     Expandable ranges are left out on purpose: blocks in them are always exactly the rounded size.
     """
 
-    def __init__(self, events: Events, segments: Segments) -> None:
-        ordinary = segments.expandable == 0
-        live = dict(zip(segments.address[ordinary].tolist(), segments.size[ordinary].tolist(), strict=True))
-        grow, shrink = ACTION["segment_alloc"], ACTION["segment_free"]
-        rows = np.flatnonzero((events.action == grow) | (events.action == shrink))
-        self.changes = list(
-            zip(
-                rows.tolist(),
-                (events.action[rows] == grow).tolist(),
-                events.address[rows].tolist(),
-                events.size[rows].tolist(),
-                strict=True,
-            )
+    def __init__(self, table: NDArray[Any]) -> None:
+        ordinary = table[table["kind"] != EXPANDABLE]
+        first = ordinary[ordinary["alloc_event"] < 0]
+        self._sizes = dict(zip(first["address"].tolist(), first["size"].tolist(), strict=True))
+        self._starts = sorted(self._sizes)
+        columns = [ordinary[name].tolist() for name in ("alloc_event", "free_event", "address", "size")]
+        rows = list(zip(*columns, strict=True))
+        # A segment that is freed and reborn at one event (its free was lost) goes before it comes.
+        self.changes = sorted(
+            [(died, False, address, size) for _, died, address, size in rows if died >= 0]
+            + [(born, True, address, size) for born, _, address, size in rows if born >= 0]
         )
-        for _, grew, address, size in reversed(self.changes):
-            if grew:
-                live.pop(address, None)
-            else:
-                live[address] = size
-        self._sizes = live
-        self._starts = sorted(live)
 
     def change(self, row: tuple[int, bool, int, int]) -> None:
         """Apply one row of `changes`: (event, grew, address, size)."""
@@ -117,7 +109,7 @@ class SegmentMap:
 
 
 def block_sizes(
-    blocks: NDArray[Any], known: I64, events: Events, segments: Segments, settings: Mapping[str, Any]
+    blocks: NDArray[Any], known: I64, segments: NDArray[Any], settings: Mapping[str, Any]
 ) -> tuple[I64, NDArray[np.bool_]]:
     """Bytes each block really took.
 
@@ -131,6 +123,8 @@ def block_sizes(
         One row a block lifetime; -1 for no event.
     known : ndarray of int64
         The size where the final segments tell it, else -1.
+    segments : structured ndarray
+        Lifetimes of the device's segments (`memwidget.trace.segments.SEGMENT_DTYPE`).
 
     Returns
     -------
@@ -144,7 +138,7 @@ def block_sizes(
     # With expandable segments on, `should_split` splits off remainders of 512 bytes in every segment.
     if len(large) and not settings.get("expandable_segments", False):
         replay = _LargeReplay(blocks[large], sizes[large], known[large], settings)
-        replay.run(SegmentMap(events, segments))
+        replay.run(SegmentMap(segments))
         sizes[large], guessed[large] = replay.sizes, replay.guessed
     seen = known >= 0
     sizes[seen] = known[seen]

@@ -21,6 +21,7 @@ import numpy as np
 
 from memwidget.recording import ACTION, CATEGORIES, I32, I64, STATES, Events, Recording, SegmentBlocks, Segments
 from memwidget.trace.allocator import block_sizes, final_state
+from memwidget.trace.segments import segment_lifetimes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -73,6 +74,8 @@ class Reduced:
     ----------
     blocks : structured ndarray of BLOCK_DTYPE
         What existed at the start first, then in order of allocation: the stacking order of the picture.
+    table : structured ndarray of SEGMENT_DTYPE
+        Lifetimes of segments.
     segments, segment_blocks
         The device's final state, by address.
     notes : list of str
@@ -81,6 +84,7 @@ class Reduced:
 
     events: Events
     blocks: NDArray[Any]
+    table: NDArray[Any]
     segments: Segments
     segment_blocks: SegmentBlocks
     notes: list[str] = field(default_factory=list)
@@ -96,6 +100,7 @@ def reduce_device(recording: Recording, device: int) -> Reduced:
         events = Events.empty()
     segments, inside = final_state(recording.segments, recording.segment_blocks, device)
     notes: list[str] = []
+    table = segment_lifetimes(events, segments)
     blocks = _pair(events, notes)
     known = _match_final(blocks, inside, notes, complete=len(segments) > 0)
     ghosts = _ghosts(blocks, inside, known)
@@ -106,11 +111,11 @@ def reduce_device(recording: Recording, device: int) -> Reduced:
     if recording.device_type == "cpu":
         blocks["size"] = blocks["requested"]
     else:
-        blocks["size"], guessed = block_sizes(blocks, known, events, segments, recording.settings)
+        blocks["size"], guessed = block_sizes(blocks, known, table, recording.settings)
         blocks["flags"][guessed] |= SIZE_GUESSED
     _fill(blocks, events, segments)
     _note_start(blocks, recording, events, notes)
-    return Reduced(events, blocks, segments, inside, notes)
+    return Reduced(events, blocks, table, segments, inside, notes)
 
 
 def _pair(events: Events, notes: list[str]) -> NDArray[Any]:
@@ -146,13 +151,13 @@ def _pair(events: Events, notes: list[str]) -> NDArray[Any]:
     # In a history with both, a lone completion at an address's first sight was asked for before the first event.
     if not (lone & seen).any():
         requested[lone & ~seen] = BEFORE
-    if not has_completions:
-        completed[:] = requested
     # The next use of an address ends the one before it, whatever the history says.
     successor = np.full(n, -1, np.int64)
     if n > 1:
         same = blocks["address"][1:] == blocks["address"][:-1]
         successor[:-1][same] = blocks["alloc_event"][1:][same]
+    if not has_completions:
+        completed[successor >= 0] = requested[successor >= 0]
     implied = (successor >= 0) & (completed < 0)
     late = implied & (requested == -1)
     requested[late] = successor[late]
@@ -184,6 +189,8 @@ def _match_final(blocks: NDArray[Any], inside: SegmentBlocks, notes: list[str], 
     taken = np.flatnonzero(inside.state <= _PENDING)
     open_ = np.flatnonzero(blocks["free_event"] < 0)
     if not complete:
+        if not (blocks["free_event"] >= 0).any():  # a history without completions: the request stands for both
+            blocks["free_event"] = np.where(blocks["free_requested_event"] >= 0, blocks["free_requested_event"], -1)
         return known
     at = np.searchsorted(inside.address[taken], blocks["address"][open_])
     at = np.minimum(at, max(len(taken) - 1, 0))
@@ -334,6 +341,6 @@ def _reserved(reduced: Reduced, active: I64) -> I64:
         return curve
     # No segments to anchor at: the least start under which nothing is used that is not reserved.
     if not change.any():
-        return active.copy()
+        return np.array(active)
     curve += max(0, int((active - curve).max()))
     return curve

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memwidget.recording import I32, U8, Recording
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from memwidget.recording import I32, U8, Recording
 
 #: Kinds of frame.
 USER, LIBRARY, CPP, PLUMBING = 0, 1, 2, 3

@@ -7,6 +7,7 @@ methods that draw or write are one-line deferred imports.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -15,9 +16,11 @@ import numpy as np
 from memwidget.recording import ACTION, I32, I64, U8, Events, Recording
 from memwidget.trace import sites as _sites
 from memwidget.trace.reduce import BEFORE, GHOST, Reduced, curves, reduce_device
+from memwidget.trace.segments import AllocatorState, address_map, allocator_state
 
 if TYPE_CHECKING:
     import os
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -28,8 +31,7 @@ At = int | str
 NO_STACK = (
     "",
     "It existed before the recording began, so its allocation was not seen.",
-    "Allocated in backward: autograd works on a thread of its own, which has no Python stack. "
-    'Record with stacks="all" to see the C++ side.',
+    'Allocated in backward, on autograd\'s own thread, which has no Python stack; stacks="all" shows the C++ side.',
     "The recording kept no stacks at all (context=None).",
     "The recording kept no stack for this allocation.",
 )
@@ -55,8 +57,9 @@ class Band(NamedTuple):
     depth: int
 
 
-class SiteRow(NamedTuple):
-    """One call site's share of the live memory at a moment."""
+@dataclass(frozen=True)
+class SiteRow:
+    """One call site's share of the live memory at a moment; `frame` is its row of the recording's frames, or -1."""
 
     label: str
     bytes: int
@@ -188,7 +191,7 @@ class Trace:
         """
         if name not in self._curves:
             raise ValueError(f'There is no curve {name!r}; there are "allocated", "active", "reserved", "requested".')
-        curve = self._curves[name].view()
+        curve: I64 = self._curves[name].view()
         curve.flags.writeable = False
         return curve
 
@@ -277,7 +280,8 @@ class Trace:
         """Ids of the blocks allocated at a moment, in stacking order; their sizes add up to ``curve("allocated")``."""
         m = self.moment(at)
         born, asked = self.blocks["alloc_event"], self.blocks["free_requested_event"]
-        return np.flatnonzero((born < m) & ((asked == -1) | (asked >= m)))
+        ids: I64 = np.flatnonzero((born < m) & ((asked == -1) | (asked >= m)))
+        return ids
 
     def pending_at(self, at: At) -> I64:
         """Ids of the blocks whose free was requested but not completed at a moment."""
@@ -341,6 +345,22 @@ class Trace:
     def no_stack_reason(self, block: int) -> str:
         """One sentence on why a block has no stack; empty if it has one."""
         return NO_STACK[self.no_stack[block]]
+
+    # -- the allocator -----------------------------------------------------------------------------------------------
+
+    @property
+    def segments(self) -> NDArray[Any]:
+        """One row a segment's lifetime (`memwidget.trace.segments.SEGMENT_DTYPE`); expandable ones in mapped pieces."""
+        return self._reduced.table
+
+    def allocator_at(self, at: At = "peak") -> AllocatorState:
+        """Every segment at a moment, with the blocks and holes in it by address.
+
+        Blocks whose segment is not in the recording (freed before it was seen) are left out.
+        """
+        m = self.moment(at)
+        segments, stretches = address_map(self.segments, self.blocks, self.live_at(m), self.pending_at(m), m)
+        return allocator_state(m, segments, stretches, self.blocks["requested"], self.recording.pools)
 
     # -- call sites --------------------------------------------------------------------------------------------------
 
@@ -421,8 +441,8 @@ class Trace:
 
         save(self.recording, path)
 
-    def to_html(self, path: str | os.PathLike[str] | None = None, **options: Any) -> str:
-        """Write one self-contained page that works offline; returns its text."""
+    def to_html(self, path: str | os.PathLike[str] | None = None, **options: Any) -> str | Path:
+        """Write one self-contained page that works offline; without a path, its text comes back."""
         from memwidget.show.export import to_html
 
         return to_html(self, path, **options)
