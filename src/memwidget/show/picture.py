@@ -98,7 +98,9 @@ def _layers(trace: Trace, moments: I64) -> tuple[list[tuple[str, int, str]], NDA
     held = np.cumsum(change.reshape(len(rows), width), axis=1)[:, :-1]
 
     tops = held.max(axis=1) if len(rows) else np.zeros(0)
-    order = [i for i in np.argsort(-tops, kind="stable").tolist() if rows[i] >= 0 and tops[i] > 0][:_SITES]
+    # What never comes to half a pixel would only take room in the legend.
+    least = tops.max(initial=0) / 400
+    order = [i for i in np.argsort(-tops, kind="stable").tolist() if rows[i] >= 0 and tops[i] > least][:_SITES]
     light = PALETTE["light"]
     sites: list[tuple[str, int, str]] = []
     for i in order:

@@ -112,8 +112,9 @@ def _without_history(trace: Trace, title: str) -> list[str]:
     mine = segments.device == trace.device
     if mine.any():
         lines.append(
-            f"  when the snapshot was taken: {bytes_text(trace.allocated)} allocated in {trace.n_blocks:,} blocks, "
-            f"{bytes_text(trace.reserved)} reserved in {int(np.count_nonzero(mine)):,} segments"
+            f"  when the snapshot was taken: {bytes_text(trace.allocated)} allocated "
+            f"in {_many(trace.n_blocks, 'block')}, {bytes_text(trace.reserved)} reserved "
+            f"in {_many(int(np.count_nonzero(mine)), 'segment')}"
         )
         lines += _sites(trace, "end", "then")
     else:
@@ -141,18 +142,24 @@ def _sites(trace: Trace, at: str, when: str) -> list[str]:
         return []
     total = max(sum(row.bytes for row in rows), 1)
     lines = [f"  largest call sites {when}:"]
-    for row in rows[:_LARGEST]:
-        blocks = "1 block" if row.count == 1 else f"{row.count:,} blocks"
-        lines.append(f"{_share(row.bytes, total)}  {blocks:>12}  {plain(row.label, 100)}")
-    if len(rows) > _LARGEST:
-        rest = rows[_LARGEST:]
-        blocks = f"{sum(row.count for row in rest):,} blocks"
-        lines.append(f"{_share(sum(row.bytes for row in rest), total)}  {blocks:>12}  {len(rest):,} other call sites")
+    # A sixth one alone takes no more room than "1 other call site" would.
+    shown = rows if len(rows) == _LARGEST + 1 else rows[:_LARGEST]
+    lines += [f"{_amount(row.bytes, row.count, total)}  {plain(row.label, 100)}" for row in shown]
+    rest = rows[len(shown) :]
+    if rest:
+        amount = _amount(sum(row.bytes for row in rest), sum(row.count for row in rest), total)
+        lines.append(f"{amount}  {len(rest):,} other call sites")
     return lines
 
 
-def _share(size: int, total: int) -> str:
-    return f"    {bytes_text(size):>9}  {math.floor(100 * size / total + 0.5):>3} %"
+def _amount(size: int, count: int, total: int) -> str:
+    percent = math.floor(100 * size / total + 0.5)
+    share = f"{percent} %" if percent or not size else "<1 %"
+    return f"    {bytes_text(size):>9}  {share:>5}  {_many(count, 'block'):>14}"
+
+
+def _many(n: int, thing: str) -> str:
+    return f"{n:,} {thing}" if n == 1 else f"{n:,} {thing}s"
 
 
 def _cost(facts: dict[str, Any]) -> list[str]:

@@ -110,7 +110,8 @@ class MemView(anywidget.AnyWidget):
     @property
     def selected(self) -> dict[str, Any]:
         """Facts of the selected block as plain values; empty when no block is selected."""
-        return block_facts(self.trace, self.selection) if self.selection >= 0 else {}
+        trace = self.trace
+        return block_facts(trace, self.selection) if self.selection >= 0 else {}
 
     def close(self) -> None:
         """Close the widget and let go of the data."""
@@ -179,23 +180,19 @@ class MemView(anywidget.AnyWidget):
     @t.validate("moment")
     def _valid_moment(self, proposal: Any) -> Any:
         n = self.trace.n_events
-        return self._within(proposal, lambda _: -1 <= proposal["value"] <= n, f"is not within 0 to {n} (-1 for none)")
+        return self._within(proposal, lambda _: -1 <= proposal["value"] <= n, f"is not within 0 to {n}; -1 is none")
 
     @t.validate("selection")
     def _valid_selection(self, proposal: Any) -> Any:
         n = self.trace.n_blocks
-        return self._within(
-            proposal, lambda _: -1 <= proposal["value"] < n, f"is no block id: 0 to {n - 1}, -1 for none"
-        )
+        return self._within(proposal, lambda _: -1 <= proposal["value"] < n, f"is no block: 0 to {n - 1}, -1 for none")
 
     @t.validate("window")
     def _valid_window(self, proposal: Any) -> tuple[float, float]:
         lo, hi = proposal["value"]
         n = self.trace.n_events
         if (lo, hi) != (0, 0) and not 0 <= lo < hi <= n:
-            raise t.TraitError(
-                f"window: {lo:g} to {hi:g} is no range of moments within 0 to {n} ((0, 0) for everything)."
-            )
+            raise t.TraitError(f"window: {lo:g} to {hi:g} is no range within 0 to {n}; (0, 0) shows everything.")
         return lo, hi
 
     @t.validate("height")

@@ -1,0 +1,237 @@
+"""Small recordings written by hand: every number in them can be worked out on paper.
+
+Also writes the golden payloads that both sides of the wire are tested with: ``python tests/show/hand_made.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memwidget.recording import (
+    ACTION,
+    STATES,
+    Annotations,
+    Events,
+    Frames,
+    Recording,
+    SegmentBlocks,
+    Segments,
+)
+from memwidget.show.wire import payload
+from memwidget.trace.trace import Trace
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+BASE = 0x7F00_0000_0000
+MIB = 1 << 20
+START_US = 1_700_000_000_000_000
+
+#: A frame is (file, line, function) or (file, line, function, text of the line); a stack lists them, innermost first.
+TRAIN = [
+    ("/env/lib/python3.11/site-packages/torch/nn/modules/linear.py", 134, "forward"),
+    ("/home/me/train.py", 31, "step"),
+]
+LOSS = [("/home/me/train.py", 40, "step", "loss = criterion(out, y)"), ("/home/me/train.py", 90, "<module>")]
+FREE = [("/home/me/train.py", 44, "step"), ("/home/me/train.py", 90, "<module>")]
+
+
+class _Interner:
+    def __init__(self) -> None:
+        self.rows: dict[Any, int] = {}
+
+    def __call__(self, value: Any) -> int:
+        return self.rows.setdefault(value, len(self.rows))
+
+
+def recording(
+    events: list[tuple[Any, ...]],
+    segments: list[dict[str, Any]] | None = None,
+    annotations: list[tuple[str, int, int]] | None = None,
+    *,
+    device: int = 0,
+    streams: tuple[int, ...] = (0, 0x5581_0000),
+    pools: tuple[tuple[int, int], ...] = ((0, 0), (1, 0), (0, 2)),
+    timed: bool = True,
+    **more: Any,
+) -> Recording:
+    """Events are (action, address, size) and a dict of ``stack``, ``stream``, ``pool``, ``metadata`` (optional).
+
+    Segments are dicts of address, size, and blocks (address, size, state); annotations (name, first, last event).
+    Event i happens at START_US + 1000 * i.
+    """
+    string, frame, stack = _Interner(), _Interner(), _Interner()
+
+    def stack_id(frames: list[tuple[Any, ...]] | None) -> int:
+        if frames is None:
+            return -1
+        rows = []
+        for file, line, name, *source in frames:
+            rows.append(frame((string(file), line, string(name), string(source[0]) if source else -1)))
+        return stack(tuple(rows))
+
+    rows = []
+    for i, (action, address, size, *rest) in enumerate(events):
+        more_of = rest[0] if rest else {}
+        text = more_of.get("metadata")
+        rows.append(
+            (
+                ACTION[action],
+                address,
+                size,
+                more_of.get("stream", 0),
+                stack_id(more_of.get("stack")),
+                START_US + 1000 * i if timed else 0,
+                more_of.get("pool", 0),
+                -1 if text is None else string(text),
+                -1,
+            )
+        )
+    columns = list(zip(*rows, strict=True)) or [()] * 9
+    table = Events(*[np.array(c, d.dtype) for c, d in zip(columns, Events.columns(), strict=True)])
+    seg_rows, block_rows = [], []
+    for i, segment in enumerate(segments or []):
+        seg_rows.append((device, segment["address"], segment["size"], 0, 0, -1, 0, 0))
+        for address, size, state in segment.get("blocks", []):
+            block_rows.append((i, address, size, size, STATES.index(state), -1))
+    marks = [(string(name), device, START_US + 1000 * lo, START_US + 1000 * hi) for name, lo, hi in annotations or []]
+
+    def filled(kind: Any, rows: list[tuple[int, ...]]) -> Any:
+        if not rows:
+            return kind.empty()
+        return kind(*[np.array(c, d.dtype) for c, d in zip(zip(*rows, strict=True), kind.columns(), strict=True)])
+
+    return Recording(
+        events={device: table},
+        segments=filled(Segments, seg_rows),
+        segment_blocks=filled(SegmentBlocks, block_rows),
+        annotations=filled(Annotations, marks),
+        frames=filled(Frames, list(frame.rows)),
+        stacks=np.cumsum([0, *(len(s) for s in stack.rows)]).astype(np.int32),
+        stack_frames=np.array([row for s in stack.rows for row in s], np.int32),
+        strings=list(string.rows),
+        streams=list(streams),
+        pools=list(pools),
+        **more,
+    )
+
+
+def first() -> Recording:
+    """Two segments, a block pending on another stream, an annotation, an OOM with room on the device."""
+    big, small = BASE, BASE + 64 * MIB
+    return recording(
+        [
+            ("segment_alloc", big, 20 * MIB),
+            ("alloc", big, 8 * MIB, {"stack": TRAIN, "metadata": "weights"}),
+            ("alloc", big + 8 * MIB, 6 * MIB, {"stack": LOSS, "stream": 1}),
+            ("segment_alloc", small, 2 * MIB),
+            ("alloc", small, 1000, {"stack": LOSS}),
+            ("free_requested", big + 8 * MIB, 6 * MIB, {"stack": FREE, "stream": 1}),
+            ("alloc", small + 1024, 512, {}),
+            ("free_completed", big + 8 * MIB, 6 * MIB, {"stream": 1}),
+            ("oom", 100 << 30, 64 * MIB, {"stack": TRAIN}),
+            ("alloc", big + 8 * MIB, 12 * MIB, {"stack": TRAIN}),
+            ("free_requested", big + 8 * MIB, 12 * MIB),
+            ("free_completed", big + 8 * MIB, 12 * MIB),
+        ],
+        [
+            {
+                "address": big,
+                "size": 20 * MIB,
+                "blocks": [(big, 8 * MIB, "active_allocated"), (big + 8 * MIB, 12 * MIB, "inactive")],
+            },
+            {
+                "address": small,
+                "size": 2 * MIB,
+                "blocks": [
+                    (small, 1024, "active_allocated"),
+                    (small + 1024, 512, "active_allocated"),
+                    (small + 1536, 2 * MIB - 1536, "inactive"),
+                ],
+            },
+        ],
+        [("forward", 1, 4), ("loss", 2, 3)],
+        name="first",
+        capacities={0: 140 << 30},
+        settings={"expandable_segments": False, "roundup_power2_divisions": 0},
+        facts={"torch": "2.13.0", "seconds_snapshot": 0.25},
+        notes=["The history starts where it starts."],
+    )
+
+
+def without_time() -> Recording:
+    """A history without times and stacks that began late: one block was there before, one free is of such a block."""
+    return recording(
+        [
+            ("free_requested", BASE + 4 * MIB, 2 * MIB),
+            ("free_completed", BASE + 4 * MIB, 2 * MIB),
+            ("alloc", BASE + 4 * MIB, 3 * MIB),
+        ],
+        [
+            {
+                "address": BASE,
+                "size": 20 * MIB,
+                "blocks": [
+                    (BASE, 4 * MIB, "active_allocated"),
+                    (BASE + 4 * MIB, 3 * MIB, "active_allocated"),
+                    (BASE + 7 * MIB, 13 * MIB, "inactive"),
+                ],
+            }
+        ],
+        timed=False,
+        name="without_time",
+        device=1,
+    )
+
+
+def without_history() -> Recording:
+    """Segments only: the snapshot was taken although nothing was recorded."""
+    return recording(
+        [],
+        [{"address": BASE, "size": 20 * MIB, "blocks": [(BASE, 4 * MIB, "active_allocated")]}],
+        name="without_history",
+        facts={"history": "none"},
+    )
+
+
+MARKUP = "</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>{{script}}&amp;\"'"
+
+
+def hostile() -> Recording:
+    """Names that are markup, turn the line around, end strings or hold half a character; addresses past 2**63."""
+    top = 0xFFFF_FFFF_FFFF_0000
+    return recording(
+        [
+            ("alloc", top, 512, {"stack": [(f"/tmp/{MARKUP}.py", 1, MARKUP, MARKUP)], "metadata": MARKUP}),
+            ("alloc", top + 512, 512, {"stack": [("/tmp/\u202egnp.exe\0\x1b[2J", 2, "\u2028f\ud800")]}),
+            ("alloc", 512, 2**40 + 512, {"stack": [("/tmp/a.py", 3, "n" * 1_000_000)], "stream": 1}),
+        ],
+        [],
+        [(MARKUP, 0, 2)],
+        streams=(0, 2**64 - 1),
+        name=MARKUP,
+        settings={MARKUP: [MARKUP, 2**70, float("nan")]},
+        facts={"cell": MARKUP},
+        notes=[MARKUP],
+        device_type="cpu",
+    )
+
+
+GOLDENS = {f.__name__: f for f in (first, without_time, without_history, hostile)}
+
+
+def golden_files(make: Any) -> dict[str, bytes]:
+    """What a golden's folder holds: the header as JSON, the columns one after the other, each padded to 8 bytes."""
+    header, buffers = payload(Trace(make()))
+    columns = b"".join(bytes(b) + bytes(-b.nbytes % 8) for b in buffers)
+    written = json.dumps(header, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
+    return {"header.json": written.encode(), "columns.bin": columns}
+
+
+if __name__ == "__main__":
+    for name, make in GOLDENS.items():
+        (GOLDEN / name).mkdir(parents=True, exist_ok=True)
+        for file, content in golden_files(make).items():
+            (GOLDEN / name / file).write_bytes(content)

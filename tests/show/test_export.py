@@ -1,0 +1,126 @@
+"""The exported page, parsed as a browser parses it: everything is in it, and nothing from a file becomes markup."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from memwidget.show import export
+from memwidget.show.picture import picture_svg
+from memwidget.show.wire import payload
+from memwidget.trace.trace import Trace
+from show.hand_made import GOLDENS, MARKUP, first, hostile, recording
+
+SCRIPT = 'console.log("<\\/script> <\\!-- {{header}}")'
+
+
+class Elements(HTMLParser):
+    """Tags with their attributes and text, in order; script and style hold raw text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found, self._open = [], []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append([tag, dict(attrs), ""])
+        self._open.append(self.found[-1])
+
+    def handle_endtag(self, tag):
+        while self._open and self._open.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data):
+        if self._open:
+            self._open[-1][2] += data
+
+    def all(self, tag):
+        return [e for e in self.found if e[0] == tag]
+
+    def by_id(self, name):
+        (element,) = (e for e in self.found if e[1].get("id") == name)
+        return element[2]
+
+
+@pytest.fixture(autouse=True)
+def _front_end(monkeypatch):
+    real = export._read
+    files = {
+        "static/standalone.js": 'console.log("</script> <!-- {{header}}")',
+        "static/widget.css": ".a { color: red }",
+    }
+    monkeypatch.setattr(export, "_read", lambda name: files.get(name) or real(name))
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_the_page_holds_the_payload(name, tmp_path):
+    trace = Trace(GOLDENS[name]())
+    path = tmp_path / "page.html"
+    assert export.to_html(trace, path, axis="time", theme="dark") == path
+    page = Elements(path.read_text("utf-8"))
+    header, buffers = payload(trace)
+    assert json.loads(page.by_id("memwidget-header")) == json.loads(json.dumps(header))
+    columns = base64.b64decode(page.by_id("memwidget-columns"), validate=True)
+    at = 0
+    for column, buffer in zip(header["columns"], buffers, strict=True):
+        dtype = np.dtype(column["dtype"]).newbyteorder("<")
+        assert at % 8 == 0
+        assert columns[at : at + column["length"] * dtype.itemsize] == bytes(buffer)
+        at += -(-column["length"] * dtype.itemsize // 8) * 8
+    assert at == len(columns)
+    options = json.loads(page.by_id("memwidget-options"))
+    assert (options["axis"], options["theme"], options["device"]) == ("time", "dark", trace.device)
+    assert options["moment"] == (8 if name == "first" else -1)
+
+
+def test_names_from_a_file_stay_text():
+    page = Elements(export.to_html(Trace(hostile())))
+    plain = Elements(export.to_html(Trace(first())))
+    known = {e[0] for e in plain.found}
+    assert {e[0] for e in page.found} <= known
+    assert len(page.all("script")) == len(plain.all("script")) == 4
+    assert page.all("script")[-1][2] == SCRIPT
+    assert not [a for e in page.found for a in e[1] if a.startswith("on")]
+    assert MARKUP in page.all("title")[0][2]
+
+
+def test_the_page_may_run_its_own_script_and_fetch_nothing():
+    text = export.to_html(Trace(first()))
+    page = Elements(text)
+    (policy,) = (e[1]["content"] for e in page.all("meta") if e[1].get("http-equiv") == "Content-Security-Policy")
+    hashed = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    assert f"script-src 'sha256-{hashed}';" in policy
+    assert policy.startswith("default-src 'none';")
+    assert not [e for e in page.found if e[1].keys() & {"src", "href"}]
+    assert set(re.findall(r"https?://[^\"'\s<]+", text)) == {"http://www.w3.org/2000/svg"}
+    assert "source lines" in next(e[2] for e in page.all("p"))
+    assert "peak 20.0 MiB of 140 GiB" in page.all("pre")[0][2]
+
+
+def test_a_missing_bundle_names_the_command(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(export, "HERE", export.HERE / "nowhere")
+    with pytest.raises(RuntimeError, match="npm ci && npm run build"):
+        export.to_html(Trace(first()))
+
+
+def test_the_picture_is_small_and_keeps_a_spike_of_one_event():
+    # 40,000 events, one of which reaches 64 MiB: a picture of 228 columns must show it.
+    events = [(("alloc", "free_requested", "free_completed")[i % 3], 4096, 512) for i in range(39_999)]
+    events[20_001:20_001] = [(action, 1 << 30, 64 << 20) for action in ("alloc", "free_requested", "free_completed")]
+    picture = picture_svg(Trace(recording(events, device_type="cpu", name="spike")))
+    assert len(picture) < 60_000
+    assert "peak 64.0 MiB" in picture
+    heights = [
+        float(y)
+        for path in re.findall(r'<path fill="#[^"]+" d="M([^"Z]+)Z', picture)
+        for y in re.findall(r"V([\d.]+)", path)
+    ]
+    assert min(heights) == pytest.approx(204 - 174 / 1.04, abs=0.2)  # 4 % of room above the peak

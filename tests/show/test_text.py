@@ -1,0 +1,48 @@
+"""Numbers and summaries in words."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from memwidget.show.text import bytes_exact, bytes_text, count_text, duration_text, summary
+from memwidget.trace.trace import Trace
+from show.hand_made import GOLDEN, first, hostile, without_history
+
+WRITERS = {"bytes": bytes_text, "bytes_exact": bytes_exact, "count": count_text, "duration": duration_text}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_numbers_are_written_as_the_shared_vectors_say(kind):
+    vectors = json.loads((GOLDEN / "format.json").read_text("utf-8"))
+    assert vectors.keys() == WRITERS.keys()
+    assert [[n, WRITERS[kind](n)] for n, _ in vectors[kind]] == vectors[kind]
+
+
+def test_summary_names_the_peak_its_lines_and_what_recording_cost():
+    assert summary(Trace(first())) == (
+        "first on cuda:0: peak 20.0 MiB of 140 GiB\n"
+        "  at event 10 of 12, t+9.00 ms\n"
+        "  reserved 22.0 MiB then, at most 22.0 MiB\n"
+        "  out of memory at event 8: 64.0 MiB asked for, 8.00 MiB allocated, 100 GiB free on the device\n"
+        "  the device had room: a limit that the file does not name refused it\n"
+        "  largest call sites at the peak:\n"
+        "     20.0 MiB  100 %        2 blocks  train.py:31 in step\n"
+        "     1.00 KiB   <1 %         1 block  train.py:40 in step\n"
+        "        512 B   <1 %         1 block  (no Python stack)\n"
+        "  at the end 8.00 MiB allocated, 22.0 MiB reserved\n"
+        "  note: The history starts where it starts.\n"
+        "  recording cost: snapshot 250 ms"
+    )
+
+
+def test_without_history_the_segments_speak_and_no_peak_is_claimed():
+    said = summary(Trace(without_history()))
+    assert "history not recorded" in said
+    assert "4.00 MiB allocated in 1 block, 20.0 MiB reserved in 1 segment" in said
+    assert "0 B" not in said
+
+
+def test_summary_holds_nothing_that_a_terminal_obeys():
+    assert all(c.isprintable() or c == "\n" for c in summary(Trace(hostile())))
