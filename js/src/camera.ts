@@ -148,15 +148,16 @@ function placed(timeline: Timeline, camera: Camera, from: number, span: number):
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
-/** Ticks of a byte axis at powers of two, at most `most` of them, all in the unit of the step or the one above. */
+/** Ticks of a byte axis at powers of two, about `most` of them, in one unit, with the decimals that tell them apart. */
 export function byteTicks(bottom: number, top: number, most: number): Tick[] {
   const step = 2 ** Math.max(0, Math.ceil(Math.log2((top - bottom) / Math.max(1, most))));
   const unit = Math.min(UNITS.length - 1, Math.max(0, Math.floor(Math.log2(Math.max(1, top)) / 10)));
-  const scale = 1024 ** unit;
   // Steps of 1/8 GiB would read 0.125, 0.25, 0.375: below a quarter the smaller unit is easier.
-  const finer = unit > 0 && step < scale / 4 ? unit - 1 : unit;
+  const finer = unit > 0 && step < 1024 ** unit / 4 ? unit - 1 : unit;
+  const scale = 1024 ** finer;
+  const decimals = Math.max(2, Math.ceil(-Math.log10(step / scale)));
   return ticksBy(step, bottom, top, (value) =>
-    value === 0 ? "0" : `${trimmed(value / 1024 ** finer)} ${UNITS[finer]}`,
+    value === 0 ? "0" : `${Number((value / scale).toFixed(decimals))} ${UNITS[finer]}`,
   );
 }
 
@@ -191,9 +192,4 @@ function roundStep(least: number): number {
   const power = 10 ** Math.floor(Math.log10(Math.max(least, Number.MIN_VALUE)));
   const lead = least / power;
   return (lead <= 1 ? 1 : lead <= 2 ? 2 : lead <= 5 ? 5 : 10) * power;
-}
-
-/** At most three decimals, without trailing zeros. */
-function trimmed(value: number): string {
-  return String(Number(value.toFixed(3)));
 }

@@ -63,7 +63,12 @@ export class Engine {
     });
     // The worker starts first, so that it and this thread prepare at the same time.
     if (options.worker !== "off") this.#hire();
-    this.timeline = new Timeline(data);
+    try {
+      this.timeline = new Timeline(data);
+    } catch (error) {
+      this.#dismiss();
+      throw error;
+    }
     if (this.#worker === null) this.#open();
   }
 
