@@ -19,7 +19,7 @@ from memwidget.recording import ACTIONS, STATES, Annotations, Events, Recording,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memwidget.read.records import Records
+    from memwidget.read.bulk import Bulk
 
 #: No device has 8 PiB; past 2**53 a browser's numbers would no longer be exact.
 MAX_BYTES = 2**53
@@ -67,7 +67,7 @@ def recording_from_snapshot(
     *,
     name: str = "",
     max_rows: int | None = None,
-    records: Records | None = None,
+    bulk: Bulk | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Recording:
     """Turn torch's snapshot into a Recording.
@@ -81,8 +81,8 @@ def recording_from_snapshot(
         What to call the recording.
     max_rows : int, optional
         More events, segments and blocks than this are refused: a small file can name one list a million times.
-    records : Records, optional
-        The event records that a `Run` in a trace stands for.
+    bulk : Bulk, optional
+        What a `Run` in a trace stands for.
     progress : callable, optional
         Called with the fraction of the events done.
 
@@ -99,7 +99,7 @@ def recording_from_snapshot(
             "use what torch.cuda.memory._dump_snapshot() or _snapshot() gives."
         )
     try:
-        return _Reading(snapshot, name, max_rows, records, progress).recording()
+        return _Reading(snapshot, name, max_rows, bulk, progress).recording()
     except (MemoryError, RecursionError) as error:
         raise SnapshotError("The snapshot needs more memory than there is; read it on a larger machine.") from error
 
@@ -110,14 +110,14 @@ class _Reading:
         snapshot: dict[str, Any],
         name: str,
         max_rows: int | None,
-        records: Records | None,
+        bulk: Bulk | None,
         progress: Callable[[float], None] | None,
     ) -> None:
         self.snapshot = snapshot
         self.result = Recording(name=name)
         self.tables = Tables()
         self.rows_left = max_rows
-        self.records = records
+        self.bulk = bulk
         self.progress = progress
         self.streams: dict[str, Any] = {}
         self.no_stream: dict[str, Any] = {}
@@ -246,13 +246,13 @@ class _Reading:
                 continue
             rows = Rows.empty(n)
             self._plain(rows, trace, f"device_traces[{device}]", done, sum(counts))
-            if self.records is not None:
-                self.unknown |= {f"{key} in events" for key in self.records.fill(rows, trace, self.tables)}
+            if self.bulk is not None:
+                self._note(self.bulk.fill(rows, trace, self.tables, f"device_traces[{device}]"))
             done += n
             self._add_events(device, rows)
 
     def _plain(self, rows: Rows, trace: Any, where: str, done: int, total: int) -> None:
-        """Fill in the events that are there as dicts; runs are `Records.fill`'s."""
+        """Fill in the events that are there as dicts; runs are `Bulk.fill`'s."""
         at = 0
         for lo in range(0, len(trace), _CHUNK):
             chunk = trace[lo : lo + _CHUNK]
@@ -271,11 +271,14 @@ class _Reading:
                 at += len(chunk)
             if not chunk:
                 continue
-            keys, actions = plain_rows(rows, chunk, places, self.tables, where)
-            self.unknown |= {f"{key} in events" for key in keys}
-            self.unknown_actions |= actions
+            self._note(plain_rows(rows, chunk, places, self.tables, where))
             if self.progress is not None:
                 self.progress((done + at) / total)
+
+    def _note(self, unknown: tuple[set[str], set[str]]) -> None:
+        keys, actions = unknown
+        self.unknown |= {f"{key} in events" for key in keys}
+        self.unknown_actions |= actions
 
     def _add_events(self, device: int, rows: Rows) -> None:
         where = f"device_traces[{device}]"

@@ -290,11 +290,24 @@ class Machine:
         record = self.records.record_of_memo(index) if self.records is not None else None
         if record is None:
             raise KeyError(index)
-        start, end, first_index = record
-        saved, self.memo_next = self.memo_next, first_index
-        self._execute(self.data[start:end] + b".", None)
-        self.memo_next = saved
+        self.record(record)
         return self.memo[index]
+
+    def record(self, record: int) -> Any:
+        """The dict of one record that was stepped over, whose contents the memo holds from now on."""
+        assert self.records is not None  # noqa: S101 - for the type checker
+        first_index = int(self.records.base[record])
+        if first_index in self.memo:
+            return self.memo[first_index]
+        saved, self.memo_next = self.memo_next, first_index
+        try:
+            return self._execute(self.records.bytes_of(record) + b".", None)
+        finally:
+            self.memo_next = saved
+
+    def remembered(self, index: int) -> Any:
+        """What the memo holds at `index`."""
+        return self.memo[index] if index in self.memo else self._from_run(index)
 
 
 def _refusal(name: str, data: bytes, pos: int, stack: list[Any]) -> SnapshotError:
