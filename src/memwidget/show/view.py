@@ -82,21 +82,40 @@ class MemView(anywidget.AnyWidget):
     _trace: Trace | None
     _ready = False
 
-    def __init__(self, source: Any, **options: Any) -> None:
-        unknown = sorted(set(options) - set(_OPTIONS))
-        if unknown:
-            near = difflib.get_close_matches(unknown[0], _OPTIONS, 1)
+    def __init__(
+        self,
+        source: Any,
+        *,
+        view: str = "timeline",
+        device: int | None = None,
+        axis: str = "events",
+        color_by: str = "auto",
+        height: int = 460,
+        theme: str = "auto",
+        lang: str = "auto",
+        **unknown: Any,
+    ) -> None:
+        for name in unknown:
+            near = difflib.get_close_matches(name, _OPTIONS, 1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; it takes {', '.join(_OPTIONS)}."
-            raise TypeError(f"MemView has no option {unknown[0]!r}{hint}")
-        device = options.pop("device", None)
+            raise TypeError(f"MemView has no option {name!r}{hint}")
         self._trace = trace = as_trace(source, device)
         self._traces = {trace.device: trace}
         self._cached: tuple[int, Payload] | None = None
         self._answered: tuple[str, float] = ("", 0.0)
-        state: dict[str, Any] = {"device": trace.device, "overview": overview(trace)}
-        if trace.oom_moments:
-            state["moment"] = trace.oom_moments[-1]
-        super().__init__(_esm=bundle("widget.js"), _css=bundle("widget.css"), **state, **options)
+        super().__init__(
+            _esm=bundle("widget.js"),
+            _css=bundle("widget.css"),
+            overview=overview(trace),
+            moment=_first_moment(trace),
+            view=view,
+            device=trace.device,
+            axis=axis,
+            color_by=color_by,
+            height=height,
+            theme=theme,
+            lang=lang,
+        )
         self._ready = True
         self.on_msg(self._on_message)
 
@@ -170,7 +189,7 @@ class MemView(anywidget.AnyWidget):
         with self.hold_sync():
             # Ids and moments of the old device mean nothing on the new one.
             self.selection, self.window = -1, (0, 0)
-            self.moment = trace.oom_moments[-1] if trace.oom_moments else -1
+            self.moment = _first_moment(trace)
             self.overview = overview(trace)
 
     @t.validate("device")
@@ -272,6 +291,11 @@ def as_trace(source: Any, device: int | None) -> Trace:
 
         source = load_recording(source)
     return Trace(source, device)
+
+
+def _first_moment(trace: Trace) -> int:
+    """What the picture opens at: the last allocation that failed, else no moment in particular."""
+    return trace.oom_moments[-1] if trace.oom_moments else -1
 
 
 def overview(trace: Trace) -> dict[str, Any]:
