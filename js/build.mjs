@@ -4,6 +4,7 @@
 import { dirname, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import * as esbuild from "esbuild";
+import { inlineWorker } from "./inline_worker.mjs";
 
 const here = dirname(fileURLToPath(import.meta.url));
 const outdir = resolve(here, "../src/memwidget/show/static");
@@ -14,35 +15,10 @@ const BUDGET = 150_000;
 
 const common = { bundle: true, target: "es2022", minify: true, charset: "utf8", logLevel: "warning" };
 
-/**
- * `import text from "inline-worker:./worker.ts"` gives the worker, bundled, as a string. Classic script, not module:
- * a module worker from a Blob URL fails in pages opened from disk and in sandboxed frames.
- */
-const inlineWorker = {
-  name: "inline-worker",
-  setup(build) {
-    build.onResolve({ filter: /^inline-worker:/ }, (args) => ({
-      path: resolve(args.resolveDir, args.path.slice("inline-worker:".length)),
-      namespace: "inline-worker",
-    }));
-    build.onLoad({ filter: /.*/, namespace: "inline-worker" }, async (args) => {
-      const result = await esbuild.build({
-        ...common,
-        entryPoints: [args.path],
-        format: "iife",
-        write: false,
-        metafile: true,
-      });
-      const inputs = Object.keys(result.metafile.inputs).map((path) => resolve(path));
-      return { contents: result.outputFiles[0].text, loader: "text", watchFiles: inputs };
-    });
-  },
-};
-
 const builds = [
   { ...common, entryPoints: [resolve(here, "src/widget.ts")], format: "esm" },
   { ...common, entryPoints: [resolve(here, "src/standalone.ts")], format: "iife" },
-].map((options) => ({ ...options, outdir, metafile: true, plugins: [inlineWorker] }));
+].map((options) => ({ ...options, outdir, metafile: true, plugins: [inlineWorker(common)] }));
 
 if (watch) {
   for (const options of builds) {
