@@ -1,0 +1,344 @@
+"""Record code, reduce what it did, show it: the rooms of the house put together for a Python user.
+
+Owns the life of one recording (`memtrace`, `start`, `stop`), what is added to it from here (steps, phases, the names
+of notebook cells), and `load`. It keeps no exception, traceback or frame of the recorded code: each of them would
+hold that code's tensors.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memwidget.record import Options, Recorder, RecorderError, choose
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from memwidget.recording import Recording
+    from memwidget.trace.trace import Trace
+
+_SUFFIXES = (".memtrace", ".pickle")
+
+
+class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec:`)
+    """Record the memory of a block of code.
+
+    Parameters
+    ----------
+    name : str, optional
+        What to call it.
+    enabled : bool
+        False makes everything here do nothing, so that the line can stay in the code.
+    stacks : {"python", "all"}
+        "all" adds C++ frames (CUDA only; slow to turn into text).
+    context : {"alloc", "all", "state", "none"}
+        Which events carry a stack.
+    max_entries : int
+        Events kept: the last ones on CUDA, the first ones on the CPU.
+    device : int, optional
+        The device to show; by default the one with most bytes.
+    backend : {"auto", "cuda", "xpu", "cpu"}
+        The allocator to record; "auto" takes a GPU where there is one.
+    save : path, optional
+        Written when the block ends: ``.memtrace`` (ours) or ``.pickle`` (torch's own, for other tools).
+    static : bool
+        Show a page in a frame instead of a widget; it stays interactive in a saved notebook, and stores the data there.
+
+    Attributes
+    ----------
+    recording : Recording or None
+        What was recorded.
+    snapshot : dict or None
+        What torch gave, kept also when a later stage fails; None for the CPU recorder.
+
+    Examples
+    --------
+    >>> with mw.memtrace("step") as rec:  # doctest: +SKIP
+    ...     train_step()
+    >>> rec.trace.peak_allocated  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        enabled: bool = True,
+        stacks: str = "python",
+        context: str = "alloc",
+        max_entries: int = 200_000,
+        device: int | None = None,
+        backend: str = "auto",
+        save: str | os.PathLike[str] | None = None,
+        static: bool = False,
+    ) -> None:
+        self.name = name or ""
+        self.options = Options(stacks, context, max_entries, device, backend)
+        self.static = static
+        self.recording: Recording | None = None
+        self.snapshot: dict[str, Any] | None = None
+        self._enabled = enabled
+        self._save = None if save is None else save_target(save)
+        self._recorder: Recorder | None = None
+        self._trace: Trace | None = None
+        self._steps: list[int] = []
+        self._phases: list[tuple[str, int, int]] = []
+
+    # -- the block ---------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> memtrace:  # noqa: PYI034  (typing.Self is newer than Python 3.10)
+        if self._enabled:
+            self.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._recorder is None:
+            return
+        try:
+            self.end()
+        except Exception as failure:
+            if kind is None:
+                raise
+            # The block's own error is the one to see; nothing of it is kept here.
+            print(f"memwidget could not keep the recording: {failure}", file=sys.stderr)  # noqa: T201
+
+    def begin(self) -> None:
+        """Start to record; `RecorderError` says what stands in the way."""
+        if self._recorder is not None:
+            raise RuntimeError("This memtrace already records; end it first, or make a second one.")
+        if self.recording is not None:
+            raise RuntimeError("This memtrace was used before; make a new one for each recording.")
+        recorder = choose(self.options)
+        _check_save(self._save, recorder.kind)
+        recorder.start()
+        self._recorder = recorder
+
+    @property
+    def recording_now(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self._recorder is not None
+
+    def save_as(self, path: str | os.PathLike[str]) -> None:
+        """Have the recording that runs written to `path` when it ends."""
+        target = save_target(path)
+        if self._recorder is not None:
+            _check_save(target, self._recorder.kind)
+        self._save = target
+
+    def end(self) -> None:
+        """Stop, restore what was found, and read what was recorded."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is None:
+            raise RuntimeError("This memtrace does not record; begin it first.")
+        try:
+            recording = recorder.finish()
+        finally:
+            self.snapshot = recorder.snapshot
+        recording.name = self.name
+        self._add_marks(recording)
+        cells = _cell_names(recording)
+        if cells:
+            recording.facts["cells"] = cells
+        self.recording = recording
+        if self._save is not None:
+            self._write(self._save)
+
+    def _add_marks(self, recording: Recording) -> None:
+        if self._steps:
+            recording.facts["steps"] = list(self._steps)
+        if self._phases:
+            from memwidget.record.ranges import add_ranges
+
+            recording.facts["phases"] = add_ranges(recording, self._phases)
+
+    def _write(self, path: Path) -> None:
+        if path.suffix == ".pickle":
+            with path.open("wb") as file:
+                # Protocol 4: torch's own viewer stumbles over 5.
+                pickle.dump(self.snapshot, file, protocol=4)
+        else:
+            from memwidget.read.archive import save
+
+            save(self.recording, path)
+
+    # -- marks -------------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Mark the boundary between two steps."""
+        if self._recorder is not None:
+            self._steps.append(time.time_ns() // 1000)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Name what the block inside does, "forward" for instance."""
+        began = time.time_ns() // 1000
+        try:
+            yield
+        finally:
+            if self._recorder is not None:
+                self._phases.append((str(name), began, time.time_ns() // 1000))
+
+    # -- what came of it ---------------------------------------------------------------------------------------------
+
+    @property
+    def trace(self) -> Trace:
+        """The trace: of the device asked for, else of the one with most bytes."""
+        if self._trace is None:
+            if self._recorder is not None:
+                raise RuntimeError("The recording still runs; its trace is there when the block has ended.")
+            if not self._enabled:
+                raise RuntimeError("Nothing was recorded, because of enabled=False.")
+            if self.recording is None:
+                raise RuntimeError("Nothing was recorded; use it as `with mw.memtrace() as rec:`.")
+            from memwidget.trace.trace import Trace
+
+            self._trace = Trace(self.recording, self.options.device if self.recording.device_type != "cpu" else None)
+        return self._trace
+
+    @property
+    def traces(self) -> tuple[Trace, ...]:
+        """All traces of this recorder."""
+        return (self.trace,)
+
+    def view(self) -> Any:
+        """The trace as a widget, or as a page in a frame with ``static=True``; after an OOM it opens at that moment."""
+        from memwidget.show.view import MemView
+
+        shown = MemView(self.trace)
+        return shown.static() if self.static else shown
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        if self.recording is None:
+            return {"text/plain": repr(self)}, {}
+        return self.view()._repr_mimebundle_(**kwargs)
+
+    def __repr__(self) -> str:
+        label = f"memtrace({self.name!r})" if self.name else "memtrace()"
+        if self._recorder is not None:
+            return f"<{label}: recording>"
+        if self.recording is None:
+            return f"<{label}: {'nothing recorded yet' if self._enabled else 'off (enabled=False)'}>"
+        events = sum(map(len, self.recording.events.values()))
+        return f"<{label}: {events:,} events on {self.recording.device_type}>"
+
+
+_started: memtrace | None = None
+
+
+def start(name: str | None = None, **options: Any) -> memtrace:
+    """Start to record code that is spread over several cells; takes the options of `memtrace`.
+
+    Returns
+    -------
+    memtrace
+        For its ``step()`` and ``phase()``; `stop` ends it.
+    """
+    global _started  # noqa: PLW0603
+    if _started is not None:
+        raise RuntimeError("A recording already runs, from an earlier start(): end it with stop() first.")
+    recorder = memtrace(name, **options)
+    recorder.__enter__()
+    _started = recorder
+    return recorder
+
+
+def stop() -> Trace | None:
+    """End the recording that `start` began; returns its trace (None with ``enabled=False``)."""
+    recorder = started()
+    recorder.__exit__(None, None, None)
+    return recorder.trace if recorder.recording is not None else None
+
+
+def started() -> memtrace:
+    """Hand over the recording that `start` began, still running; the caller ends it."""
+    global _started
+    if _started is None:
+        raise RuntimeError("No recording runs: start() begins one.")
+    recorder, _started = _started, None
+    return recorder
+
+
+def load(source: Any, device: int | None = None, capacity: int | None = None) -> Trace:
+    """Read a recording from a file or an object.
+
+    Parameters
+    ----------
+    source : path, bytes, file object or snapshot
+        torch's ``.pickle`` (also .gz .xz .zst), a ``.memtrace`` archive, or what
+        ``torch.cuda.memory._snapshot()`` gave.
+    device : int, optional
+        The device to look at; by default the one with most bytes.
+    capacity : int, optional
+        Bytes that the device has, which torch's files do not say.
+
+    Raises
+    ------
+    SnapshotError
+        The source is no such recording; the message names the cause and the fix.
+    """
+    from memwidget.read import load_recording
+    from memwidget.trace.trace import Trace
+
+    progress = Progress(sys.stderr)
+    try:
+        recording = load_recording(source, progress=progress)
+    finally:
+        progress.close()
+    return Trace(recording, device, capacity)
+
+
+class Progress:
+    """One line that is written over, on a terminal or under a notebook cell; nothing anywhere else."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._shown = ""
+        self._on = stream is not None and (stream.isatty() or "ipykernel" in type(stream).__module__)
+
+    def __call__(self, fraction: float, text: str) -> None:
+        """Show how far the work is."""
+        line = f"memwidget: {text} {fraction:.0%}"
+        if self._on and line != self._shown:
+            self._stream.write(f"\r{line:<{len(self._shown)}}")
+            self._stream.flush()
+            self._shown = line
+
+    def close(self) -> None:
+        """Take the line away again."""
+        if self._shown:
+            self._stream.write("\r" + " " * len(self._shown) + "\r")
+            self._stream.flush()
+            self._shown = ""
+
+
+def save_target(path: str | os.PathLike[str]) -> Path:
+    """The path to write to, checked before anything is recorded."""
+    target = Path(path).expanduser()
+    if target.suffix not in _SUFFIXES:
+        raise ValueError(f"save={str(path)!r} must end in .memtrace (ours) or .pickle (torch's own).")
+    if not target.parent.is_dir():
+        raise ValueError(f"save={str(path)!r}: the folder {str(target.parent)!r} does not exist; make it first.")
+    return target
+
+
+def _check_save(target: Path | None, kind: str) -> None:
+    if target is not None and target.suffix == ".pickle" and kind == "cpu":
+        raise RecorderError(
+            "A .pickle holds torch's own snapshot, which there is for GPUs only: save a CPU recording as .memtrace."
+        )
+
+
+def _cell_names(recording: Recording) -> dict[str, str]:
+    """File name of each notebook cell in the recording -> "cell 3", while the kernel still knows."""
+    ipython = sys.modules.get("IPython")  # a script has none, and this is no place to load it
+    shell = ipython.get_ipython() if ipython is not None else None
+    known = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    return {file: f"cell {known[file]}" for file in sorted(set(recording.strings) & set(known))}
