@@ -7,7 +7,7 @@ import json
 import pytest
 
 from memwidget.show.text import bytes_exact, bytes_text, count_text, duration_text, summary
-from memwidget.trace.trace import Trace
+from memwidget.trace.trace import NO_STACK, Trace
 from show.hand_made import GOLDEN, first, hostile, without_history
 
 WRITERS = {"bytes": bytes_text, "bytes_exact": bytes_exact, "count": count_text, "duration": duration_text}
@@ -31,6 +31,7 @@ def test_summary_names_the_peak_its_lines_and_what_recording_cost():
         "     20.0 MiB  100 %        2 blocks  train.py:31 in step\n"
         "     1.00 KiB   <1 %         1 block  train.py:40 in step\n"
         "        512 B   <1 %         1 block  (no Python stack)\n"
+        f"    no Python stack: {NO_STACK[2]}\n"  # other blocks have stacks: this one came from autograd's thread
         "  at the end 8.00 MiB allocated, 22.0 MiB reserved\n"
         "  note: The history starts where it starts.\n"
         "  recording cost: snapshot 250 ms"

@@ -59,7 +59,7 @@ def picture_svg(trace: Trace) -> str:
     str
         At most 60 kB, readable on light and dark pages.
     """
-    title = f"{plain(trace.name, 48) or 'recording'} · {device_text(trace)}"
+    title = f"{plain(trace.name, 28) or 'recording'} · {device_text(trace)}"
     if trace.n_events == 0:
         return _frame(title, "history not recorded", _without_history(trace))
     reserved = trace.curve("reserved")

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from memwidget.trace.trace import NO_STACK
+
 if TYPE_CHECKING:
     from memwidget.trace.trace import Trace
 
@@ -149,7 +151,18 @@ def _sites(trace: Trace, at: str, when: str) -> list[str]:
     if rest:
         amount = _amount(sum(row.bytes for row in rest), sum(row.count for row in rest), total)
         lines.append(f"{amount}  {len(rest):,} other call sites")
+    if any(row.frame < 0 for row in shown):
+        lines += _no_stack(trace, at)
     return lines
+
+
+def _no_stack(trace: Trace, at: str) -> list[str]:
+    """Why most of the bytes without a call site have none: often the largest share, and the first question."""
+    live = trace.live_at(at)
+    live = live[trace.block_site[live] < 0]
+    by_reason = np.bincount(trace.no_stack[live], trace.blocks["size"][live])
+    reason = NO_STACK[int(by_reason.argmax())]
+    return [f"    no Python stack: {plain(reason, 300)}"] if reason else []
 
 
 def _amount(size: int, count: int, total: int) -> str:

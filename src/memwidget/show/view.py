@@ -42,7 +42,7 @@ class MemView(anywidget.AnyWidget):
 
     Parameters
     ----------
-    source : Trace, Recording, path, bytes, file object or snapshot dict
+    source : Trace, Recording, memtrace's result, path, bytes, file object or snapshot dict
         What to show; anything that `memwidget.load` takes.
     view : str, default "timeline"
         The view to open with.
@@ -284,6 +284,8 @@ def static_bundle(trace: Trace) -> dict[str, str]:
 
 def as_trace(source: Any, device: int | None) -> Trace:
     """A Trace of whatever was given: a trace, a recording, or a source to read."""
+    if isinstance(getattr(source, "trace", None), Trace):
+        source = source.trace  # what memtrace gives, or another view
     if isinstance(source, Trace):
         return source if device is None or device == source.device else source.for_device(device)
     if not isinstance(source, Recording):
