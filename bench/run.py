@@ -36,7 +36,7 @@ class Table:
 
     def row(self, figure, value, shown, target=None, limit="at most {}"):
         verdict = "" if target is None else "met" if value <= target else "**missed**"
-        print(f"| {figure} | {shown} | {limit.format(target) if target else ''} | {verdict} |", flush=True)
+        print(f"| {figure} | {shown} | {limit.format(target) if target is not None else ''} | {verdict} |", flush=True)
 
 
 def bench_reading(table, name, pickle, rounds, folder):
