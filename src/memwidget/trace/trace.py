@@ -15,6 +15,7 @@ import numpy as np
 
 from memwidget.recording import ACTION, I32, I64, U8, Events, Recording
 from memwidget.trace import sites as _sites
+from memwidget.trace.fragmentation import Fragmentation, Growth, Request, fragmentation, growth_despite_room
 from memwidget.trace.reduce import BEFORE, GHOST, Reduced, curves, reduce_device
 from memwidget.trace.segments import AllocatorState, address_map, allocator_state
 
@@ -361,6 +362,31 @@ class Trace:
         m = self.moment(at)
         segments, stretches = address_map(self.segments, self.blocks, self.live_at(m), self.pending_at(m), m)
         return allocator_state(m, segments, stretches, self.blocks["requested"], self.recording.pools)
+
+    def fragmentation_at(self, at: At = "peak") -> Fragmentation:
+        """Judge the free bytes at a moment by the request that fails there, else by the peak's largest block.
+
+        See `memwidget.trace.fragmentation.Fragmentation`.
+        """
+        m = self.moment(at)
+        segments, stretches = address_map(self.segments, self.blocks, self.live_at(m), self.pending_at(m), m)
+        return fragmentation(m, segments, stretches, self.blocks["requested"], self._request_at(m))
+
+    def _request_at(self, m: int) -> Request:
+        if m in self.oom_moments:
+            pool = int(self.events.pool[m])
+            default = self.recording.pools.index((0, 0)) if (0, 0) in self.recording.pools else -1
+            return Request(int(self.events.size[m]), int(self.events.stream[m]), pool if pool >= 0 else default)
+        live = self.live_at("peak")
+        if not len(live):
+            return Request(0, -1, -1)
+        block = self.blocks[live[self.blocks["size"][live].argmax()]]
+        return Request(int(block["size"]), int(block["stream"]), int(block["pool"]))
+
+    @cached_property
+    def growth_despite_room(self) -> tuple[Growth, ...]:
+        """Each time memory was reserved although enough lay free in the request's own pool and stream."""
+        return growth_despite_room(self.events, self.segments, self.blocks)
 
     # -- call sites --------------------------------------------------------------------------------------------------
 
