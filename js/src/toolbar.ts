@@ -1,0 +1,159 @@
+// The header row: what is shown (name, device, peak, capacity) and the tools. Owns its elements; says what was asked.
+
+import { button, h, name, setText } from "./dom.js";
+import { bytes, bytesExact, count } from "./format.js";
+import { type Axis, COLOR_MODES, type ColorBy } from "./model.js";
+import type { SearchResult } from "./search.js";
+
+export interface ToolbarActions {
+  peak(): void;
+  oom(): void;
+  fit(): void;
+  query(text: string): void;
+  colorBy(mode: ColorBy): void;
+  axis(axis: Axis): void;
+  device(device: number): void;
+  panel(): void;
+  help(): void;
+}
+
+/** What the header says; the overview and the data both have it. */
+export interface Heading {
+  name: string;
+  device: number;
+  device_type: string;
+  devices: readonly { device: number; peak_allocated: number | null }[];
+  capacity: number | null;
+  peak: number;
+  ooms: number;
+  hasTime: boolean;
+}
+
+export class Toolbar {
+  readonly element: HTMLElement;
+  readonly search: HTMLInputElement;
+  readonly #title = h("div", { class: "mw-title" });
+  readonly #hits = h("span", { class: "mw-hits", "aria-live": "polite" });
+  readonly #oom: HTMLButtonElement;
+  readonly #color: HTMLSelectElement;
+  readonly #events: HTMLButtonElement;
+  readonly #time: HTMLButtonElement;
+  readonly #axis: HTMLElement;
+  readonly #panel: HTMLButtonElement;
+  readonly #actions: ToolbarActions;
+
+  constructor(actions: ToolbarActions) {
+    this.#actions = actions;
+    this.search = h("input", {
+      type: "search",
+      placeholder: "Search",
+      title: 'Function, file, address or metadata; all words must match, "quoted text" is one word (/)',
+      "aria-label": "Search blocks by function, file, address or metadata",
+      spellcheck: "false",
+      autocomplete: "off",
+    });
+    this.search.addEventListener("input", () => actions.query(this.search.value));
+    const peak = button("Peak", "Go to the peak (P)");
+    this.#oom = button("OOM", "Go to the next out of memory (O)");
+    const fit = button("Fit", "Show everything (Home)");
+    peak.addEventListener("click", actions.peak);
+    this.#oom.addEventListener("click", actions.oom);
+    fit.addEventListener("click", actions.fit);
+    this.#color = h(
+      "select",
+      { class: "mw-select", "aria-label": "Colour by" },
+      ...COLOR_MODES.map(([value, label]) => h("option", { value }, label)),
+    );
+    this.#color.addEventListener("change", () => actions.colorBy(this.#color.value as ColorBy));
+    this.#events = button("events", "Horizontal axis: events, all equally wide", "mw-segment");
+    this.#time = button("time", "Horizontal axis: time", "mw-segment");
+    this.#events.addEventListener("click", () => actions.axis("events"));
+    this.#time.addEventListener("click", () => actions.axis("time"));
+    this.#axis = h(
+      "div",
+      { class: "mw-group", role: "group", "aria-label": "Horizontal axis" },
+      this.#events,
+      this.#time,
+    );
+    this.#panel = button("i", "Panel on or off (I)", "mw-button mw-icon");
+    this.#panel.addEventListener("click", actions.panel);
+    const help = button("?", "Keys and gestures (?)", "mw-button mw-icon");
+    help.addEventListener("click", actions.help);
+    this.#oom.hidden = true;
+    this.element = h(
+      "header",
+      { class: "mw-header" },
+      this.#title,
+      h(
+        "div",
+        { class: "mw-tabs", role: "tablist", "aria-label": "Views" },
+        h("button", { type: "button", class: "mw-tab", role: "tab", "aria-selected": "true" }, "Timeline"),
+      ),
+      h(
+        "div",
+        { class: "mw-tools" },
+        h("div", { class: "mw-search" }, this.search, this.#hits),
+        h("div", { class: "mw-group" }, peak, this.#oom, fit),
+        h("label", { class: "mw-label" }, "Colour", this.#color),
+        this.#axis,
+        h("div", { class: "mw-group" }, this.#panel, help),
+      ),
+    );
+  }
+
+  /** The left part. Several devices: a choice; one: its name. */
+  describe(heading: Heading): void {
+    const { devices } = heading;
+    const label = (device: number): string =>
+      heading.device_type === "cpu" ? "cpu" : `${heading.device_type}:${device}`;
+    let device: HTMLElement = h("span", { class: "mw-device" }, label(heading.device));
+    if (devices.length > 1) {
+      const select = h(
+        "select",
+        { class: "mw-select", "aria-label": "Device" },
+        ...devices.map((each) =>
+          h(
+            "option",
+            { value: each.device, selected: each.device === heading.device },
+            each.peak_allocated === null ? label(each.device) : `${label(each.device)}  ${bytes(each.peak_allocated)}`,
+          ),
+        ),
+      );
+      select.addEventListener("change", () => this.#actions.device(Number(select.value)));
+      device = select;
+    }
+    const peak = h("span", { class: "mw-peak", title: bytesExact(heading.peak) }, `peak ${bytes(heading.peak)}`);
+    this.#title.replaceChildren(name(heading.name || "untitled", "mw-name", 300), device, peak);
+    if (heading.capacity) {
+      const title = bytesExact(heading.capacity);
+      this.#title.append(h("span", { class: "mw-capacity", title }, `of ${bytes(heading.capacity)}`));
+    }
+    this.#oom.hidden = heading.ooms === 0;
+    this.#axis.hidden = !heading.hasTime;
+  }
+
+  /** Makes the tools show what the state is. */
+  show(state: { query: string; colorBy: ColorBy; axis: Axis; panelOpen: boolean }): void {
+    if (this.search.value !== state.query) {
+      this.search.value = state.query;
+    }
+    this.#color.value = state.colorBy;
+    this.#events.setAttribute("aria-pressed", String(state.axis === "events"));
+    this.#time.setAttribute("aria-pressed", String(state.axis === "time"));
+    this.#panel.setAttribute("aria-pressed", String(state.panelOpen));
+  }
+
+  /** How many blocks match, and how many bytes at most they hold at once. */
+  hits(result: SearchResult | null): void {
+    if (!result?.blocks) {
+      setText(this.#hits, "");
+      this.#hits.hidden = true;
+      return;
+    }
+    this.#hits.hidden = false;
+    this.#hits.dataset.none = String(result.count === 0);
+    const most = result.count > 0 ? result.max() : null;
+    setText(this.#hits, most ? `${count(result.count)} · ${bytes(most.bytes)}` : "no match");
+    this.#hits.title = most ? `${count(result.count)} blocks, at most ${bytesExact(most.bytes)} at once` : "";
+  }
+}
