@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["picture_svg", "to_html"]
 
 HERE = Path(__file__).parent
-#: Traits that a page may open with, and their defaults; the same names and values as in MemView.
+#: Traits that a page may open with, and their defaults: those of MemView, but a page has more room than a cell.
 OPTIONS: dict[str, Any] = {
     "view": "timeline",
     "moment": -1,
@@ -36,7 +36,7 @@ OPTIONS: dict[str, Any] = {
     "color_by": "auto",
     "device": None,
     "theme": "auto",
-    "height": 460,
+    "height": 640,
     "lang": "auto",
 }
 NOTE = (

@@ -143,11 +143,15 @@ class MemView(anywidget.AnyWidget):
 
         It stays interactive in nbconvert pages and documentation, and stores the data in the notebook.
         """
-        return StaticView(self.trace, {name: getattr(self, name) for name in (*_OPTIONS, "moment", "query", "window")})
+        kept = (*_OPTIONS, "moment", "window", "selection", "query")
+        return StaticView(self.trace, {name: getattr(self, name) for name in kept})
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str | Path:
         """Write what the view shows, as it shows it, to one self-contained page; see `Trace.to_html`."""
-        return self.static().to_html(path)
+        from memwidget.show.export import to_html
+
+        kept = ("view", "axis", "color_by", "theme", "lang", "moment", "window", "selection", "query")
+        return to_html(self.trace, path, **{name: getattr(self, name) for name in kept})
 
     # What the browser asks.
 
@@ -264,12 +268,6 @@ class StaticView:
 
     def __init__(self, trace: Trace, options: dict[str, Any]) -> None:
         self._trace, self._options = trace, options
-
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str | Path:
-        """Page as text, or written to `path`."""
-        from memwidget.show.export import to_html
-
-        return to_html(self._trace, path, **self._options)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:  # noqa: ARG002
         from memwidget.show.export import frame_html
