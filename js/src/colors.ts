@@ -14,6 +14,9 @@ const LEGEND_LIMIT = 6;
 
 const UNKNOWN = 10;
 
+/** stack_color of a stack without a frame of Python: drawn in the palette's "none". */
+const NO_COLOR = 255;
+
 export interface LegendEntry {
   color: string;
   label: string;
@@ -97,7 +100,8 @@ export function lookupTable(data: Data, mode: Mode, theme: Theme, background: st
     case "site":
       fill(palette.site, (block) => {
         const stack = data.stack[block] as number;
-        return stack < 0 ? -1 : (data.stack_color[stack] as number);
+        const color = stack < 0 ? NO_COLOR : (data.stack_color[stack] as number);
+        return color === NO_COLOR ? -1 : color;
       });
       break;
     case "category":

@@ -46,15 +46,10 @@ export function siteRow(data: Data, block: number): number {
   return stack < 0 ? -1 : (data.stack_site[stack] ?? -1);
 }
 
-/** "train.py:31 in step"; where there is no user frame, the innermost frame; where there is no stack, that. */
+/** "train.py:31 in step"; where no frame of Python is known, the words of Python's by_site for it. */
 export function siteLabel(data: Data, block: number): string {
   const site = siteRow(data, block);
-  if (site >= 0) {
-    return stringAt(data, data.frame_label[site] ?? -1);
-  }
-  const stack = data.stack[block] ?? -1;
-  const innermost = framesOf(data, stack)[0];
-  return innermost === undefined ? "no stack recorded" : stringAt(data, data.frame_label[innermost] ?? -1);
+  return site >= 0 ? stringAt(data, data.frame_label[site] ?? -1) : "(no Python stack)";
 }
 
 /** The last two parts of a path: enough to tell files apart, short enough for one line. */

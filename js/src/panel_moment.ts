@@ -8,7 +8,7 @@ import { facts } from "./panel_detail.js";
 import type { RangeTotals } from "./range.js";
 import type { Theme } from "./theme.js";
 import type { Timeline } from "./timeline.js";
-import { type Data, framesOf } from "./wire.js";
+import type { Data } from "./wire.js";
 
 /** Call sites listed at most. */
 const SITES = 12;
@@ -21,12 +21,11 @@ export interface SiteSum {
   block: number;
 }
 
-/** Bytes by call site at a moment, largest first. Blocks without a user frame go by their innermost frame. */
+/** Bytes by call site at a moment, largest first. Blocks without a frame of Python go together. */
 export function sitesAt(data: Data, timeline: Timeline, moment: number): SiteSum[] {
   const sums = new Map<number, SiteSum>();
   for (const block of timeline.liveAt(moment)) {
-    const site = siteRow(data, block);
-    const key = site >= 0 ? site : -2 - (framesOf(data, data.stack[block] ?? -1)[0] ?? -1);
+    const key = siteRow(data, block);
     let sum = sums.get(key);
     if (!sum) {
       sum = { label: siteLabel(data, block), bytes: 0, count: 0, block };

@@ -126,7 +126,7 @@ export interface Data extends History {
   stack_frame: Int32Array;
   /** The user's innermost frame, a frame row, or -1. */
   stack_site: Int32Array;
-  /** Index into palette.site. */
+  /** Index into palette.site; 255: no frame of Python, drawn in palette.none. */
   stack_color: Uint8Array;
   frame_file: Int32Array;
   frame_line: Int32Array;
