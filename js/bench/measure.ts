@@ -7,6 +7,7 @@
 
 import { type Camera, pan, fit as wholeView, zoomAt, zoomBytesAt } from "../src/camera.js";
 import { type Picture, sweep } from "../src/columns.js";
+import { Engine } from "../src/engine.js";
 import { compileQuery } from "../src/search.js";
 import { Timeline } from "../src/timeline.js";
 import type { Data } from "../src/wire.js";
@@ -16,9 +17,11 @@ export interface Figures {
   name: string;
   events: number;
   blocks: number;
-  /** Milliseconds. */
+  /** Milliseconds, all of them. */
   prepare: number;
+  /** From columns to colours on this thread, preparation included; and the same through the engine and its worker. */
   first_frame: number;
+  first_by_engine: number;
   full_view: number;
   median: number;
   p95: number;
@@ -58,13 +61,22 @@ export async function measure(name: string, data: Data, rest: () => Promise<void
   const pixels = new Uint32Array(WIDTH * HEIGHT);
   const colors = new Uint32Array(data.n_blocks + 1).map((_, i) => Math.imul(i, 0x9e3779b1) | 0xff000000);
   let picture: Picture | null = null;
+  const color = (ids: Uint32Array): void => {
+    for (let i = 0; i < ids.length; i++) pixels[i] = colors[(ids[i] as number) & 0x7fffffff] as number;
+  };
   const frame = (timeline: Timeline, camera: Camera): number => {
     const start = performance.now();
     picture = sweep(timeline, { ...camera, width: WIDTH, height: HEIGHT }, picture);
-    const { ids } = picture;
-    for (let i = 0; i < ids.length; i++) pixels[i] = colors[(ids[i] as number) & 0x7fffffff] as number;
+    color(picture.ids);
     return performance.now() - start;
   };
+
+  const asked = performance.now();
+  const engine = Engine.create(data);
+  const drawn = await engine.draw({ ...wholeView(engine.timeline, "events"), width: WIDTH, height: HEIGHT });
+  color((drawn as Picture).ids);
+  const byEngine = performance.now() - asked;
+  engine.close();
 
   const start = performance.now();
   const timeline = new Timeline(data);
@@ -89,6 +101,7 @@ export async function measure(name: string, data: Data, rest: () => Promise<void
     blocks: data.n_blocks,
     prepare: round(prepare),
     first_frame: round(first),
+    first_by_engine: round(byEngine),
     full_view: round(at(full, 0.5)),
     median: round(at(times, 0.5)),
     p95: round(at(times, 0.95)),
