@@ -210,10 +210,13 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
 
     def view(self) -> Any:
         """The trace as a widget, or as a page in a frame with ``static=True``; after an OOM it opens at that moment."""
+        if self.static:
+            from memwidget.show.export import StaticView
+
+            return StaticView(self.trace)
         from memwidget.show.view import MemView
 
-        shown = MemView(self.trace)
-        return shown.static() if self.static else shown
+        return MemView(self.trace)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         if self.recording is None:

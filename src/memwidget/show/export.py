@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from memwidget.trace.trace import Trace
 
-__all__ = ["picture_svg", "to_html"]
+__all__ = ["StaticView", "frame_html", "picture_svg", "static_bundle", "to_html"]
 
 HERE = Path(__file__).parent
 #: Traits that a page may open with, and their defaults: those of MemView, but a page has more room than a cell.
@@ -72,12 +72,36 @@ def to_html(trace: Trace, path: str | os.PathLike[str] | None = None, **options:
 
 def frame_html(trace: Trace, **options: Any) -> str:
     """The page in a sandboxed frame, for the output of a cell: it cannot reach the notebook around it."""
+    # A cell has less room than a page; 72 px for the page's margins and its note.
+    options.setdefault("height", 460)
     page = "".join(_page(trace, options))
-    height = int(options.get("height") or OPTIONS["height"]) + 72
+    height = int(options["height"]) + 72
     return (
         f'<iframe sandbox="allow-scripts" title="{escape(plain(trace.name, 120))}" loading="lazy" '
         f'style="width:100%;height:{height}px;border:0" srcdoc="{escape(page)}"></iframe>'
     )
+
+
+class StaticView:
+    """A view without a kernel and without a widget: one page in a sandboxed frame, stored in the notebook.
+
+    Parameters
+    ----------
+    trace : Trace
+    **options
+        As for `to_html`.
+    """
+
+    def __init__(self, trace: Trace, **options: Any) -> None:
+        self._trace, self._options = trace, options
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:  # noqa: ARG002
+        return {"text/html": frame_html(self._trace, **self._options), **static_bundle(self._trace)}, {}
+
+
+def static_bundle(trace: Trace) -> dict[str, str]:
+    """What stands beside a widget or a frame: a picture and a summary, by mime type."""
+    return {"image/svg+xml": picture_svg(trace), "text/plain": summary(trace)}
 
 
 def _page(trace: Trace, options: dict[str, Any]) -> list[str]:

@@ -17,8 +17,9 @@ import anywidget
 import traitlets as t
 
 from memwidget.recording import Recording
+from memwidget.show.export import StaticView, static_bundle, to_html
 from memwidget.show.facts import block_facts
-from memwidget.show.picture import column_moments, picture_svg
+from memwidget.show.picture import column_moments
 from memwidget.show.text import bytes_text, summary
 from memwidget.show.wire import WIRE_VERSION, Payload, payload, text
 from memwidget.trace.trace import Trace
@@ -144,12 +145,10 @@ class MemView(anywidget.AnyWidget):
         It stays interactive in nbconvert pages and documentation, and stores the data in the notebook.
         """
         kept = (*_OPTIONS, "moment", "window", "selection", "query")
-        return StaticView(self.trace, {name: getattr(self, name) for name in kept})
+        return StaticView(self.trace, **{name: getattr(self, name) for name in kept})
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str | Path:
         """Write what the view shows, as it shows it, to one self-contained page; see `Trace.to_html`."""
-        from memwidget.show.export import to_html
-
         kept = ("view", "axis", "color_by", "theme", "lang", "moment", "window", "selection", "query")
         return to_html(self.trace, path, **{name: getattr(self, name) for name in kept})
 
@@ -261,23 +260,6 @@ CHOICES = {
     "color_by": ("auto", "site", "size", "age", "stream", "pool", "category"),
     "theme": ("auto", "light", "dark"),
 }
-
-
-class StaticView:
-    """A view without a kernel behind it: one page in a sandboxed frame."""
-
-    def __init__(self, trace: Trace, options: dict[str, Any]) -> None:
-        self._trace, self._options = trace, options
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:  # noqa: ARG002
-        from memwidget.show.export import frame_html
-
-        return {"text/html": frame_html(self._trace, **self._options), **static_bundle(self._trace)}, {}
-
-
-def static_bundle(trace: Trace) -> dict[str, str]:
-    """What stands beside a widget: a picture and a summary."""
-    return {"image/svg+xml": picture_svg(trace), "text/plain": summary(trace)}
 
 
 def as_trace(source: Any, device: int | None) -> Trace:
