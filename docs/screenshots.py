@@ -18,7 +18,7 @@ sys.path.append(str(DOCS.parent / "tests"))
 from chromium import launch  # noqa: E402  it lies beside the browser tests
 
 #: Where in the drawing a large block of the forward pass lies, as shares of its width and height.
-PIN = (0.42, 0.72)
+PIN = (0.56, 0.62)
 
 
 def main():
@@ -40,6 +40,8 @@ def main():
             box = page.locator(".mw-stage").bounding_box()
             page.mouse.click(box["x"] + PIN[0] * box["width"], box["y"] + PIN[1] * box["height"])
             page.locator(".mw-detail").wait_for()
+            page.mouse.move(0, 0)
+            page.locator(".mw-tooltip").wait_for(state="hidden")
             root.screenshot(path=DOCS / f"timeline-{theme}.png")
         browser.close()
 
