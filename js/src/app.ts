@@ -299,6 +299,7 @@ class App implements Intents {
     });
     this.#label(this.#summary(data));
     this.#showTools();
+    this.#accent(data);
     this.#legend();
     this.#status("");
     this.#queryChanged();
@@ -417,10 +418,16 @@ class App implements Intents {
     if (loaded) {
       loaded.mode = modeOf(loaded.data, this.#model.get("color_by"));
       loaded.colors = lookupTable(loaded.data, loaded.mode, this.#theme, CHROME[this.#theme].background);
+      this.#accent(loaded.data);
       this.#shade();
       this.#legend();
     }
     this.#request("panel");
+  }
+
+  /** One accent for chrome and data: the data's. */
+  #accent({ header }: Data): void {
+    this.#root.style.setProperty("--mw-accent", header.palette[this.#theme].accent);
   }
 
   #legend(): void {
@@ -569,7 +576,7 @@ class App implements Intents {
   #drawOutline(): void {
     const overview = this.#overview;
     if (overview) {
-      const accent = this.#theme === "dark" ? "#6ea8fe" : "#0969da";
+      const { accent } = CHROME[this.#theme];
       const top = topOf(overview.peak_allocated, overview.peak_reserved, overview.capacity);
       this.#scene.drawOverview(overview, top, this.#theme, accent);
     } else {

@@ -144,8 +144,9 @@ export function drawReserved(context: Context, layout: Layout, chrome: Chrome, p
   context.stroke();
   context.restore();
   const y = yAt(width - 1);
-  if (y > plot.y + 16 && y < plot.y + plot.height) {
-    label(context, plot, chrome, `reserved ${bytes(reserved[width - 1] as number)}`, y - 4, chrome.reserved);
+  if (y > plot.y && y < plot.y + plot.height - 16) {
+    const text = `reserved ${bytes(reserved[width - 1] as number)}`;
+    label(context, plot, chrome, text, y < plot.y + 18 ? y + 16 : y - 3, chrome.reserved);
   }
 }
 

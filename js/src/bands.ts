@@ -3,7 +3,7 @@
 
 import { clipTo, FONT } from "./axes.js";
 import { type Camera, momentToX } from "./camera.js";
-import { isolated } from "./dom.js";
+import { clip, isolated } from "./dom.js";
 import { BAND_HEIGHT, type Layout, MAX_BAND_ROWS } from "./layout.js";
 import type { Chrome } from "./theme.js";
 import type { Timeline } from "./timeline.js";
@@ -73,19 +73,17 @@ export class Bands {
       const left = Math.max(x0, plot.x);
       const right = Math.min(x1, plot.x + plot.width);
       const y = bands.y + row * BAND_HEIGHT;
-      context.fillStyle = i === hovered ? chrome.range : (chrome.bands[this.data.band_kind[i] as number] ?? "");
+      context.fillStyle = chrome.bands[this.data.band_kind[i] as number] ?? "";
+      const width = Math.max(right - left - (right - left > 3 ? 1 : 0), 1);
+      context.fillRect(left, y, width, BAND_HEIGHT - 1);
       if (i === hovered) {
-        context.fillStyle = chrome.bands[this.data.band_kind[i] as number] ?? "";
-        context.fillRect(left, y, Math.max(right - left, 1), BAND_HEIGHT - 1);
         context.fillStyle = chrome.range;
+        context.fillRect(left, y, width, BAND_HEIGHT - 1);
       }
-      context.fillRect(left, y, Math.max(right - left - (right - left > 3 ? 1 : 0), 1), BAND_HEIGHT - 1);
       if (right - left >= LABEL_FROM) {
-        context.save();
-        clipTo(context, { x: left, y, width: right - left - 5, height: BAND_HEIGHT });
         context.fillStyle = chrome.text;
-        context.fillText(isolated(stringAt(this.data, this.data.band_name[i] as number)), left + 4, y + 7);
-        context.restore();
+        const text = fitted(context, stringAt(this.data, this.data.band_name[i] as number), right - left - 9);
+        context.fillText(isolated(text), left + 4, y + 7);
       }
     }
     context.restore();
@@ -105,4 +103,14 @@ export class Bands {
     }
     return best;
   }
+}
+
+/** As much of a text as fits a width, with an ellipsis where it was cut. */
+function fitted(context: CanvasRenderingContext2D, text: string, width: number): string {
+  const whole = context.measureText(text.slice(0, 200)).width;
+  if (text.length <= 200 && whole <= width) {
+    return text;
+  }
+  const letter = whole / Math.min(text.length, 200);
+  return clip(text, Math.max(1, Math.floor(width / letter) - 1));
 }

@@ -6,16 +6,14 @@ import type { ColorBy } from "./model.js";
 import type { Theme } from "./theme.js";
 import type { Data } from "./wire.js";
 
-/** Upper bounds of the size steps, bytes; the last step is open. 1 MiB is where torch's small pool ends. */
-const SIZE_STEPS = [4 * 2 ** 10, 64 * 2 ** 10, 2 ** 20, 4 * 2 ** 20, 16 * 2 ** 20, 64 * 2 ** 20, 256 * 2 ** 20];
+/** Steps of size and of age. */
+const STEPS = 8;
 
 /** Entries that a legend names; the rest is "more". */
 const LEGEND_LIMIT = 6;
 
+const PREEXISTING = 9;
 const UNKNOWN = 10;
-
-/** stack_color of a stack without a frame of Python: drawn in the palette's "none". */
-const NO_COLOR = 255;
 
 export interface LegendEntry {
   color: string;
@@ -30,12 +28,12 @@ export interface Legend {
 
 export type Mode = Exclude<ColorBy, "auto">;
 
-/** "auto" is category where any block has one, else the call site. */
+/** "auto" is category where any block has one that says what it was for, else the call site. */
 export function modeOf(data: Data, choice: ColorBy): Mode {
   if (choice !== "auto") {
     return choice;
   }
-  return data.category.some((category) => category !== UNKNOWN) ? "category" : "site";
+  return data.category.some((category) => category < PREEXISTING) ? "category" : "site";
 }
 
 /** "#rrggbb" to the number that a little-endian Uint32 view of ImageData wants: 0xAABBGGRR. */
@@ -50,12 +48,32 @@ function ageStep(data: Data, block: number): number {
   const from = Math.max(data.alloc_event[block] ?? 0, 0);
   const freed = data.free_requested_event[block] ?? -1;
   const lived = (freed < 0 ? last : freed) - from;
-  return Math.min(7, Math.floor((8 * Math.log1p(Math.max(lived, 0))) / Math.log1p(Math.max(last, 1))));
+  return Math.min(STEPS - 1, Math.floor((STEPS * Math.log1p(Math.max(lived, 0))) / Math.log1p(Math.max(last, 1))));
 }
 
-function sizeStep(size: number): number {
-  const step = SIZE_STEPS.findIndex((bound) => size <= bound);
-  return step < 0 ? SIZE_STEPS.length : step;
+/** Smallest and largest block of a payload: the ends of the scale of sizes. */
+const extremes = new WeakMap<Data, readonly [number, number]>();
+
+function sizeRange(data: Data): readonly [number, number] {
+  let known = extremes.get(data);
+  if (!known) {
+    let least = Number.POSITIVE_INFINITY;
+    let most = 1;
+    for (const size of data.size) {
+      least = Math.min(least, Math.max(size, 1));
+      most = Math.max(most, size);
+    }
+    known = [Math.min(least, most), most];
+    extremes.set(data, known);
+  }
+  return known;
+}
+
+/** One step in 8 on a logarithmic scale between the smallest and the largest block. */
+function sizeStep(data: Data, block: number): number {
+  const [least, most] = sizeRange(data);
+  const part = Math.log(Math.max(data.size[block] as number, 1) / least) / Math.log(Math.max(most / least, 2));
+  return Math.max(0, Math.min(STEPS - 1, Math.floor(part * STEPS)));
 }
 
 /** The colour of one block as CSS text. */
@@ -69,7 +87,7 @@ export function blockColor(data: Data, mode: Mode, theme: Theme, block: number):
     case "category":
       return palette.category[data.category[block] ?? UNKNOWN] ?? palette.none;
     case "size":
-      return palette.ramp[sizeStep(data.size[block] ?? 0)] ?? palette.none;
+      return palette.ramp[sizeStep(data, block)] ?? palette.none;
     case "age":
       return palette.ramp[ageStep(data, block)] ?? palette.none;
     case "stream":
@@ -83,45 +101,61 @@ function cycle(colors: readonly string[], index: number): string | undefined {
   return index < 0 ? undefined : colors[index % colors.length];
 }
 
-/** Pixels by id-buffer value: entry 0 is the background, entry b + 1 is block b. */
+/**
+ * Pixels by id-buffer value: entry 0 is the background, entry b + 1 is block b.
+ *
+ * One site (category, stream, pool) is one hue, in a few close shades, one a stack: blocks of one line made by different
+ * layers stay apart even where they are too thin for a hairline.
+ */
 export function lookupTable(data: Data, mode: Mode, theme: Theme, background: string): Uint32Array {
   const palette = data.header.palette[theme];
   const n = data.size.length;
   const table = new Uint32Array(n + 1);
-  const none = pixel(palette.none);
-  const fill = (colors: readonly string[], index: (block: number) => number): void => {
-    const pixels = Uint32Array.from(colors, pixel);
-    for (let block = 0; block < n; block++) {
-      const at = index(block);
-      table[block + 1] = at < 0 ? none : (pixels[at % pixels.length] ?? none);
-    }
+  const ramp = mode === "size" || mode === "age";
+  const ways: Record<Mode, [readonly string[], (block: number) => number]> = {
+    site: [palette.site, (block: number) => siteColor(data, block)],
+    category: [palette.category, (block: number) => data.category[block] as number],
+    size: [palette.ramp, (block: number) => sizeStep(data, block)],
+    age: [palette.ramp, (block: number) => ageStep(data, block)],
+    stream: [palette.stream, (block: number) => wrapped(data.stream[block] as number, palette.stream)],
+    pool: [palette.pool, (block: number) => wrapped(data.pool[block] as number, palette.pool)],
   };
-  switch (mode) {
-    case "site":
-      fill(palette.site, (block) => {
-        const stack = data.stack[block] as number;
-        const color = stack < 0 ? NO_COLOR : (data.stack_color[stack] as number);
-        return color === NO_COLOR ? -1 : color;
-      });
-      break;
-    case "category":
-      fill(palette.category, (block) => data.category[block] as number);
-      break;
-    case "size":
-      fill(palette.ramp, (block) => sizeStep(data.size[block] as number));
-      break;
-    case "age":
-      fill(palette.ramp, (block) => ageStep(data, block));
-      break;
-    case "stream":
-      fill(palette.stream, (block) => data.stream[block] as number);
-      break;
-    case "pool":
-      fill(palette.pool, (block) => data.pool[block] as number);
-      break;
+  const [colors, index] = ways[mode];
+  const shades = [...colors, palette.none].map((color) =>
+    SHADES.map((shade) => shaded(pixel(color), ramp ? 0 : shade)),
+  );
+  const none = shades.length - 1;
+  for (let block = 0; block < n; block++) {
+    const at = index(block);
+    const stack = data.stack[block] as number;
+    const shade = (stack < 0 ? block : stack) % SHADES.length;
+    table[block + 1] = shades[at >= 0 && at < none ? at : none]?.[shade] ?? 0;
   }
   table[0] = pixel(background);
   return table;
+}
+
+/** Shades of one colour: towards white (above 0) or black, as parts of the way. */
+const SHADES = [0, 0.1, -0.07, 0.05, -0.12, 0.15, -0.03];
+
+function shaded(color: number, shade: number): number {
+  const goal = shade > 0 ? 255 : 0;
+  const part = Math.abs(shade);
+  let result = 0xff000000;
+  for (const shift of [0, 8, 16]) {
+    const channel = (color >>> shift) & 255;
+    result |= Math.round(channel + (goal - channel) * part) << shift;
+  }
+  return result >>> 0;
+}
+
+function siteColor(data: Data, block: number): number {
+  const stack = data.stack[block] as number;
+  return stack < 0 ? -1 : (data.stack_color[stack] as number);
+}
+
+function wrapped(index: number, colors: readonly string[]): number {
+  return index < 0 ? -1 : index % colors.length;
 }
 
 /** A quarter of the colour, three quarters of the background: what a search leaves in the dark. */
@@ -144,20 +178,15 @@ export function mix(a: number, b: number): number {
 export function legendOf(data: Data, mode: Mode, theme: Theme): Legend {
   const { header } = data;
   const palette = header.palette[theme];
-  if (mode === "size") {
-    const label = (step: number): string =>
-      step < SIZE_STEPS.length ? `≤ ${bytes(SIZE_STEPS[step] as number)}` : `> ${bytes(SIZE_STEPS.at(-1) as number)}`;
-    return { ramp: true, entries: palette.ramp.map((color, step) => ({ color, label: label(step) })) };
-  }
-  if (mode === "age") {
-    const ends = ["lived briefly", "lived long"];
+  if (mode === "size" || mode === "age") {
+    const ends = mode === "size" ? sizeRange(data).map(bytes) : ["lived briefly", "lived long"];
     return {
       ramp: true,
-      entries: palette.ramp.map((color, step) => ({ color, label: ends[step < 4 ? 0 : 1] as string })),
+      entries: palette.ramp.map((color, step) => ({ color, label: ends[step < STEPS / 2 ? 0 : 1] ?? "" })),
     };
   }
   const named: Record<"stream" | "pool" | "category", [readonly string[], readonly string[], ArrayLike<number>]> = {
-    stream: [palette.stream, header.streams.map((label) => `stream ${label}`), data.stream],
+    stream: [palette.stream, header.streams, data.stream],
     pool: [palette.pool, header.pools, data.pool],
     category: [palette.category, header.categories.map((label) => label.replaceAll("_", " ")), data.category],
   };

@@ -46,10 +46,30 @@ export function siteRow(data: Data, block: number): number {
   return stack < 0 ? -1 : (data.stack_site[stack] ?? -1);
 }
 
-/** "train.py:31 in step"; where no frame of Python is known, the words of Python's by_site for it. */
+/** What by_site calls everything without a line of the user's. */
+export const NO_SITE = "(no Python stack)";
+
+/** "train.py:31 in step". */
 export function siteLabel(data: Data, block: number): string {
   const site = siteRow(data, block);
-  return site >= 0 ? stringAt(data, data.frame_label[site] ?? -1) : "(no Python stack)";
+  return site < 0 ? NO_SITE : stringAt(data, data.frame_label[site] ?? -1);
+}
+
+/** C++ that stands around every allocation and tells nothing of it. */
+const NOISE = /^(torch::(unwind|CapturedTraceback|cuda)|c10::|at::(detail|TensorBase|empty)|gather_|\?\?)/;
+
+/** Without a Python frame, the C++ function that tells most: the backward node, else the outermost call of an operator. */
+export function nativeHint(frames: readonly FrameFacts[]): string {
+  for (const { name } of frames) {
+    const node = /(\w+Backward\d*)::apply/.exec(name)?.[1];
+    if (node) {
+      return node;
+    }
+  }
+  const backward = frames.some(({ name }) => name.includes("torch::autograd::Engine")) ? "backward, " : "";
+  const found = frames.find(({ name, kind }) => kind === CPP && !NOISE.test(name));
+  const short = found?.name.replace(/[(<].*$/s, "") ?? "";
+  return short ? `${backward}${short}` : backward.replace(", ", "");
 }
 
 /** The last two parts of a path: enough to tell files apart, short enough for one line. */

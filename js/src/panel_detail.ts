@@ -7,7 +7,7 @@ import {
   doubts,
   frameAt,
   lifetime,
-  shortFile,
+  nativeHint,
   siteLabel,
   siteRow,
   stackFrames,
@@ -43,6 +43,8 @@ export function detailPanel(data: Data, block: number, color: string): HTMLEleme
   const metadata = stringAt(data, data.metadata[block] ?? -1);
   const frame = site >= 0 ? frameAt(data, site) : null;
 
+  const hint = frame || made.length === 0 ? "" : nativeHint(made);
+
   const head = h(
     "div",
     { class: "mw-headline" },
@@ -52,7 +54,7 @@ export function detailPanel(data: Data, block: number, color: string): HTMLEleme
       { class: "mw-headline-text" },
       name(siteLabel(data, block), "mw-headline-site"),
       frame?.source ? h("code", { class: "mw-source" }, frame.source.trim()) : null,
-      frame && !frame.source ? name(shortFile(frame.file), "mw-muted") : null,
+      hint ? name(hint, "mw-muted") : null,
     ),
   );
   const rounding = size - requested;

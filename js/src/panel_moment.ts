@@ -2,7 +2,7 @@
 
 import { blockColor, type Mode } from "./colors.js";
 import { h, name } from "./dom.js";
-import { siteLabel, siteRow } from "./facts.js";
+import { NO_SITE, siteLabel, siteRow } from "./facts.js";
 import { bytes, bytesExact, count, duration, share } from "./format.js";
 import { facts } from "./panel_detail.js";
 import type { RangeTotals } from "./range.js";
@@ -54,20 +54,25 @@ function siteTable(
   const body = h("tbody", {});
   const most = Math.max(1, ...rows.map((row) => row.bytes));
   for (const row of rows) {
+    // What has no line of the user's cannot be searched for.
+    const known = row.label !== NO_SITE;
     const site = h(
-      "button",
-      { type: "button", class: "mw-site" },
+      known ? "button" : "div",
+      { type: known ? "button" : undefined, class: "mw-site" },
       h("span", { class: "mw-swatch", style: `background:${row.color}` }),
       name(row.label),
       h("span", { class: "mw-bar", style: `background:${row.color};width:${(100 * row.bytes) / most}%` }),
     );
-    site.addEventListener("click", () => pick(row.label));
+    if (known) {
+      site.addEventListener("click", () => pick(row.label));
+    }
     const title = `${bytesExact(row.bytes)} in ${count(row.count)} block${row.count === 1 ? "" : "s"}, ${share(row.bytes, whole)}`;
     body.append(h("tr", {}, h("td", {}, site), h("td", { class: "mw-number", title }, bytes(row.bytes))));
   }
   return h(
     "table",
     { class: "mw-sites", "aria-label": caption },
+    h("colgroup", {}, h("col"), h("col", { class: "mw-number-column" })),
     h("thead", { class: "mw-hidden" }, h("tr", {}, h("th", {}, "Call site"), h("th", {}, "Bytes"))),
     body,
   );
@@ -159,7 +164,7 @@ export function rangePanel(context: PanelContext, totals: RangeTotals): HTMLElem
   );
   const rows = totals.by_site.map((site) => ({
     ...site,
-    label: site.label || "no call site recorded",
+    label: site.label || NO_SITE,
     color: color(site.frame),
   }));
   if (rows.length > 0) {

@@ -118,8 +118,8 @@ export class Scene {
     shown.bands.draw(context, layout, chrome, timeline, view, shown.hoveredBand);
     this.#drawRange(context, shown, chrome, accent);
     this.#drawCursor(context, shown, accent);
-    this.#outline(context, picture, shown.hovered, chrome.text, chrome.background);
-    this.#outline(context, picture, shown.selection, accent, chrome.background);
+    this.#outline(context, picture, shown.hovered, 1, chrome.text, chrome.background);
+    this.#outline(context, picture, shown.selection, 2, accent, chrome.background);
     drawMarks(context, layout, timeline, view, [
       { moment: data.header.peak_event, color: chrome.muted },
       ...data.header.oom.map(({ moment }) => ({ moment, color: chrome.capacity })),
@@ -173,7 +173,14 @@ export class Scene {
   }
 
   /** Two strokes: a rim in the background's colour, so that the line shows on any block, then the line. */
-  #outline(context: CanvasRenderingContext2D, picture: Picture, block: number, color: string, rim: string): void {
+  #outline(
+    context: CanvasRenderingContext2D,
+    picture: Picture,
+    block: number,
+    width: number,
+    color: string,
+    rim: string,
+  ): void {
     if (block < 0) {
       return;
     }
@@ -194,10 +201,10 @@ export class Scene {
     clipTo(context, { x: plot.x - 2, y: plot.y - 2, width: plot.width + 4, height: plot.height + 4 });
     context.setTransform(1, 0, 0, 1, Math.round(plot.x * ratio), Math.round(plot.y * ratio));
     context.lineCap = "square";
-    context.lineWidth = 4 * ratio;
+    context.lineWidth = (width + 2) * ratio;
     context.strokeStyle = rim;
     context.stroke(path);
-    context.lineWidth = 2 * ratio;
+    context.lineWidth = width * ratio;
     context.strokeStyle = color;
     context.stroke(path);
     context.restore();

@@ -1,7 +1,7 @@
 // A stack as a list: the user's frames in full, runs of library, plumbing and C++ frames folded into one row each.
 
 import { button, clip, copyText, h, name } from "./dom.js";
-import { CPP, type FrameFacts, shortFile, stackText, USER } from "./facts.js";
+import { CPP, type FrameFacts, nativeHint, shortFile, stackText, USER } from "./facts.js";
 
 /** Frames put on the page at most: recursion makes stacks of thousands. The copied text holds all. */
 const FRAME_LIMIT = 400;
@@ -34,12 +34,16 @@ function frameRow(frame: FrameFacts, headline: boolean): HTMLElement {
 
 function foldedRow(run: readonly FrameFacts[]): HTMLElement {
   const what = run[0]?.kind === CPP ? "C++" : "library";
-  const files = [...new Set(run.map((frame) => shortFile(frame.file)))];
+  const hint = what === "C++" ? nativeHint(run) : "";
+  const reversed = [...run].reverse();
+  // The frame nearest to the user that has a name of its own says most.
+  const told =
+    reversed.find((frame) => frame.file.endsWith(".py")) ?? reversed.find((frame) => frame.name !== "??") ?? run[0];
   const summary = h(
     "summary",
     {},
     h("span", { class: "mw-fold-count" }, `${run.length} ${what} frame${run.length === 1 ? "" : "s"}`),
-    name(what === "C++" ? (run[0]?.name ?? "") : (files[0] ?? ""), "mw-fold-files"),
+    name(hint || (told?.name ?? ""), "mw-fold-files"),
   );
   const details = h("details", { class: "mw-fold" }, summary);
   // The rows are made when asked for: a C++ stack is long, and most are never opened.

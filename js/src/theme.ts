@@ -18,6 +18,8 @@ export interface Chrome {
   silhouette: string;
   reserved: string;
   capacity: string;
+  /** The same as the data's accent; for the time before it comes. */
+  accent: string;
   range: string;
   bands: readonly [string, string, string];
 }
@@ -32,7 +34,8 @@ export const CHROME: Record<Theme, Chrome> = {
     silhouette: "#c9d0d8",
     reserved: "#3d444d",
     capacity: "#b3261e",
-    range: "rgba(9,105,218,0.10)",
+    accent: "#5b50d6",
+    range: "rgba(91,80,214,0.10)",
     bands: ["#e4e8ed", "#dfe7f3", "#ebe6f1"],
   },
   dark: {
@@ -44,7 +47,8 @@ export const CHROME: Record<Theme, Chrome> = {
     silhouette: "#424a54",
     reserved: "#c3cad2",
     capacity: "#ff8a80",
-    range: "rgba(110,168,254,0.16)",
+    accent: "#a49dff",
+    range: "rgba(164,157,255,0.16)",
     bands: ["#2a3038", "#26313f", "#312c3c"],
   },
 };

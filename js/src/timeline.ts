@@ -198,27 +198,29 @@ export class Timeline {
 
   #argmax(lo: number, hi: number): number {
     const { active } = this;
+    const levels = this.#levels;
     let best = lo;
     let most = active[lo] as number;
     let from = lo;
     let to = hi + 1;
     for (let level = 0; from < to; level++) {
-      const nodes = level === 0 ? null : (this.#levels[level - 1] as Int32Array);
-      const top = level === this.#levels.length;
-      while (from < to && (top || from % FAN !== 0)) {
-        const m = nodes === null ? from : (nodes[from] as number);
-        const value = active[m] as number;
-        if (value > most || (value === most && m < best)) [most, best] = [value, m];
-        from++;
+      // Nodes that do not fill a node of the level above, at either side; at the top all that is left.
+      const top = level === levels.length;
+      const left = top ? to : Math.min(to, Math.ceil(from / FAN) * FAN);
+      const right = top ? to : Math.max(left, Math.floor(to / FAN) * FAN);
+      const nodes = level === 0 ? null : (levels[level - 1] as Int32Array);
+      for (let i = from; i < to; i++) {
+        if (i === left) i = right;
+        if (i >= to) break;
+        const moment = nodes === null ? i : (nodes[i] as number);
+        const value = active[moment] as number;
+        if (value > most || (value === most && moment < best)) {
+          most = value;
+          best = moment;
+        }
       }
-      while (from < to && to % FAN !== 0) {
-        to--;
-        const m = nodes === null ? to : (nodes[to] as number);
-        const value = active[m] as number;
-        if (value > most || (value === most && m < best)) [most, best] = [value, m];
-      }
-      from /= FAN;
-      to /= FAN;
+      from = left / FAN;
+      to = right / FAN;
     }
     return best;
   }

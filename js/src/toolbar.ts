@@ -75,7 +75,7 @@ export class Toolbar {
       this.#events,
       this.#time,
     );
-    this.#panel = button("i", "Panel on or off (I)", "mw-button mw-icon");
+    this.#panel = button("", "Panel on or off (I)", "mw-button mw-icon mw-panel-icon");
     this.#panel.addEventListener("click", actions.panel);
     const help = button("?", "Keys and gestures (?)", "mw-button mw-icon");
     help.addEventListener("click", actions.help);
