@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from memwidget.read import unpickle
+from memwidget.read import archive, unpickle
 from memwidget.read.bulk import Bulk
 from memwidget.read.records import Records
 from memwidget.read.snapshot import recording_from_snapshot
@@ -71,7 +71,8 @@ def _raw(source: Any) -> tuple[bytes, str]:
     read = getattr(source, "read", None)
     if read is None:
         raise SnapshotError(
-            f"Cannot read a recording from {type(source).__name__}; give a path, bytes, a binary file or the snapshot dict."
+            f"Cannot read a recording from {type(source).__name__}; "
+            "give a path, bytes, a binary file or the snapshot dict."
         )
     content = read()
     if not isinstance(content, (bytes, bytearray, memoryview)):
@@ -89,6 +90,10 @@ def _stem(path: Path) -> str:
 def _from_bytes(raw: bytes, name: str, progress: Progress | None) -> Recording:
     data = unpacked(raw)
     del raw
+    if archive.is_archive(data):
+        recording = archive.load(data)
+        recording.name = recording.name or name
+        return recording
     _recognise(data)
     if len(data) < PROGRESS_FROM:
         progress = None
@@ -143,13 +148,13 @@ def _fast_road(data: bytes, name: str, most: int, progress: Callable[[float], No
         machine = unpickle.Machine(data, progress, records)
         snapshot = machine.load()
         return recording_from_snapshot(snapshot, name=name, max_rows=most, bulk=Bulk(machine, records))
-    except (SnapshotError, unpickle.NeedsSlowRoadError, KeyError, IndexError, TypeError, ValueError):
+    except (SnapshotError, unpickle.NeedsSlowRoadError, LookupError, TypeError, ValueError, ArithmeticError):
         return None
 
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """No garbage collection meanwhile: it would walk millions of new, acyclic objects again and again (3 to 5 times slower)."""
+    """No garbage collection meanwhile: it would walk millions of new objects again and again (3 to 5 times slower)."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -7,6 +7,7 @@ there as a dict, so that both roads decide alike.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from memwidget.read.unpickle import Machine, NeedsSlowRoadError, Run
 from memwidget.recording import ACTION, I32, I64, U64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from memwidget.read.intern import Tables
     from memwidget.read.records import Records
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 #: Values looked at to guess which few a column has.
 _SAMPLE = 4096
 _NOT_YET = -2
+_ROWS = 1 << 15
 
 #: What a field may be for a column to be taken at once.
 _KINDS = {
@@ -69,9 +71,7 @@ class Bulk:
         unknown: set[str] = set()
         actions: set[str] = set()
         waiting = []
-        for part in np.split(order, bounds):
-            if not len(part):
-                continue
+        for part in _pieces(order, bounds):
             group = _Group(self._machine, self._records, records[part], tables)
             fields = group.flat_fields()
             if fields is None or not group.fill(rows, places[part], fields):
@@ -113,9 +113,8 @@ class _Group:
 
     def __init__(self, machine: Machine, records: Records, members: I64, tables: Tables) -> None:
         self.machine = machine
-        self.words = records.words
         self.shape: Shape = records.shapes[records.shape[members[0]]]
-        self.starts = records.starts[members]
+        self.content = records.content(members, len(self.shape.mask))
         self.base = records.base[members]
         self.tables = tables
 
@@ -156,7 +155,7 @@ class _Group:
             if key in fields:
                 if fields[key].kind == "constant" and not isinstance(fields[key].constant, str):
                     return False
-                texts[key] = self.words_of(fields[key], lambda text, key=key, none=none: self._text(text, key, none))
+                texts[key] = self.words_of(fields[key], partial(self._text, key=key, none=none))
         rows.action[at] = actions
         rows.address[at] = self.integers(fields["addr"])[0].view(np.uint64)
         for key, (values, _) in signed.items():
@@ -172,20 +171,30 @@ class _Group:
             rows.compile_context[at] = texts["compile_context"]
         return True
 
-    def _text(self, text: object, key: str, none: tuple[str, ...]) -> int:
+    def _text(self, text: object, *, key: str, none: tuple[str, ...]) -> int:
         return -1 if text is None or text in none else self.tables.string(text, key)
+
+    def word(self, at: int) -> I64:
+        """Eight bytes from `at` on, of each record."""
+        n, width = self.content.shape
+        word: I64 = np.ndarray((n,), "<i8", self.content, at, (width,))
+        return word
 
     def numbers(self, at: int, width: int, *, signed: bool = False) -> I64:
         """The integers of `width` bytes at `at`."""
-        back = min(8 - width, at)  # read back from the value's end, which never passes the end of the file
-        word = self.words[self.starts + (at - back)].view(np.int64)
+        back = min(8 - width, at)  # read back from the value's end, which stays within the record
+        word = self.word(at - back)
         up = 64 - 8 * (back + width)
         if up:
             word = word << up
         down = 64 - 8 * width
         if not down:
+            return word.copy()
+        if signed:
+            word = word >> down
             return word
-        return word >> down if signed else (word.view(np.uint64) >> np.uint64(down)).view(np.int64)
+        unsigned: U64 = word.view(np.uint64) >> np.uint64(down)
+        return unsigned.view(np.int64)
 
     def integers(self, entry: Field) -> tuple[I64, bool]:
         """The values of an "int" field, and whether they are past 2**63 (then as their two's complement)."""
@@ -195,7 +204,7 @@ class _Group:
     def words_of(self, entry: Field, number: Callable[[Any], int]) -> I32:
         """`number` of each record's value, a constant of the shape or a reference."""
         if entry.kind == "constant":
-            return np.full(len(self.starts), number(entry.constant), np.int32)
+            return np.full(len(self.content), number(entry.constant), np.int32)
         values, inverse = _distinct(self.numbers(entry.at, entry.width).view(np.uint64))
         return np.array([number(self.machine.remembered(int(ref))) for ref in values], np.int32)[inverse]
 
@@ -214,10 +223,10 @@ class _Group:
     def stacks(self, entry: Field) -> I32:
         """Stacks of frame lists, told apart by their bytes: equal references are written alike."""
         if not entry.items:
-            return np.full(len(self.starts), -1, np.int32)
+            return np.full(len(self.content), -1, np.int32)
         values = self._item_words(entry)
         # Any mixing will do: what it confuses is found by the comparison below.
-        mixed = np.zeros(len(self.starts), np.uint64)
+        mixed = np.zeros(len(self.content), np.uint64)
         for k, word in enumerate(values):
             mixed = (mixed ^ word) * np.uint64(0x9E3779B97F4A7C15 + 2 * k)
             mixed ^= mixed >> np.uint64(29)
@@ -242,9 +251,16 @@ class _Group:
         words = []
         for at in range(low, high, 8):
             over = max(at + 8 - high, 0)
-            word = self.words[self.starts + (at - over)]  # like `numbers`: never past the end of the list
-            words.append(word >> np.uint64(8 * over) if over else word)
+            # The last word ends with the list, whatever follows: what stands before its own bytes is shifted out.
+            words.append(self.word(at - over).view(np.uint64) >> np.uint64(8 * over))
         return words
+
+
+def _pieces(order: I64, bounds: I64) -> Iterator[I64]:
+    """Records of one shape, so many at a time that their bytes stay in the cache."""
+    for part in np.split(order, bounds):
+        for lo in range(0, len(part), _ROWS):
+            yield part[lo : lo + _ROWS]
 
 
 def _placed(trace: Sequence[Any]) -> tuple[I64, I64]:

@@ -169,7 +169,10 @@ class _Chunk:
         """The addresses; of an oom what the device had free, which torch writes in its place."""
         values = [event.get("addr") for event in self.events]
         free = (
-            [event.get("device_free", 0) if a == OOM else 0 for event, a in zip(self.events, actions)]
+            [
+                event.get("device_free", 0) if a == OOM else 0
+                for event, a in zip(self.events, actions.tolist(), strict=True)
+            ]
             if ("device_free" in self.keys)
             else None
         )

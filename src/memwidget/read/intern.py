@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memwidget.recording import I32, U64, Frames, Recording, SnapshotError
+from memwidget.recording import I32, U64, Frames, Recording, SnapshotError, Table
 
 _LINE_MAX = 2**31 - 1
 
@@ -100,10 +100,8 @@ class Tables:
         found = [get(id(frames)) if frames is not None else -1 for frames in lists]
         for i, number in enumerate(found):
             if number is None:
-                # A list that came earlier in this loop is known by now.
-                frames = lists[i]
-                number = get(id(frames))
-                found[i] = self.stack(frames, field(i)) if number is None else number
+                # `stack` looks again: a list that came earlier in this loop is known by now.
+                found[i] = self.stack(lists[i], field(i))
         return np.array(found, np.int32)
 
     def pool(self, value: object, field: str) -> int:
@@ -143,7 +141,7 @@ class Tables:
 
         order = _order([rows], len(self._frames))
         recording.stack_frames = _apply(rows, order)
-        table = np.array(list(self._frames), np.int64).reshape(-1, 3)[order]
+        table: I32 = np.array(list(self._frames), np.int32).reshape(-1, 3)[order]
         recording.frames = Frames(
             filename=table[:, 0], line=table[:, 1], name=table[:, 2], source=np.full(len(table), -1, np.int32)
         )
@@ -152,7 +150,7 @@ class Tables:
 
     def _finish_strings(self, recording: Recording) -> None:
         frames = recording.frames
-        columns = [(frames, "filename"), (frames, "name")]
+        columns: list[tuple[Table, str]] = [(frames, "filename"), (frames, "name")]
         for device in sorted(recording.events):
             columns += [(recording.events[device], "metadata"), (recording.events[device], "compile_context")]
         columns.append((recording.annotations, "name"))
@@ -172,7 +170,7 @@ def _finish_streams(recording: Recording, streams: dict[str, U64], missing: dict
     names = [name for name in tables if name in streams]
     raw = [streams[name] for name in names]
     values = np.unique(np.concatenate([_few(column) for column in raw])) if raw else np.zeros(0, np.uint64)
-    for name, column in zip(names, raw):
+    for name, column in zip(names, raw, strict=True):
         index = np.searchsorted(values, column).astype(np.int32)
         if name in missing:
             index[missing[name]] = -1
@@ -212,4 +210,5 @@ def _renumber(tables: list[Any], name: str, n: int) -> list[int]:
     order = _order([getattr(table, name) for table in tables], n)
     for table in tables:
         setattr(table, name, _apply(getattr(table, name), order))
-    return order.tolist()
+    kept: list[int] = order.tolist()
+    return kept

@@ -139,7 +139,8 @@ class _Reading:
             self.rows_left -= rows
             if self.rows_left < 0:
                 raise SnapshotError(
-                    "The file is damaged or hostile, as it names more events than fit into it: record the snapshot again."
+                    "The file is damaged or hostile, as it names more events than fit into it; "
+                    "record the snapshot again."
                 )
 
     # Segments.
@@ -212,22 +213,22 @@ class _Reading:
             address = min(address + size, 2**64 - 1)
 
     def _sort_segments(self, table: list[Any], blocks: list[tuple[int, ...]], streams: list[int]) -> None:
-        columns: list[Any] = list(zip(*table)) if table else [[]] * 8
+        columns: list[Any] = list(zip(*table, strict=True)) if table else [[]] * 8
         order = np.lexsort((np.array(columns[1], np.uint64), np.array(columns[0], np.int32)))
         names = [column.name for column in Segments.columns()]
         dtypes = [column.dtype for column in Segments.columns()]
         self.result.segments = Segments(
-            **{name: np.array(c, dtype)[order] for name, dtype, c in zip(names, dtypes, columns)}
+            **{name: np.array(c, dtype)[order] for name, dtype, c in zip(names, dtypes, columns, strict=True)}
         )
         self.streams["segments"] = np.array(streams, np.uint64)[order]
         place = np.empty(len(order), np.int32)
         place[order] = np.arange(len(order), dtype=np.int32)
-        columns = list(zip(*blocks)) if blocks else [[]] * 6
+        columns = list(zip(*blocks, strict=True)) if blocks else [[]] * 6
         segment = place[np.array(columns[0], np.int32)]
         order = np.lexsort((np.array(columns[1], np.uint64), segment))
         names = [column.name for column in SegmentBlocks.columns()]
         dtypes = [column.dtype for column in SegmentBlocks.columns()]
-        arrays = {name: np.array(c, dtype)[order] for name, dtype, c in zip(names, dtypes, columns)}
+        arrays = {name: np.array(c, dtype)[order] for name, dtype, c in zip(names, dtypes, columns, strict=True)}
         arrays["segment"] = segment[order]
         self.result.segment_blocks = SegmentBlocks(**arrays)
 
@@ -241,7 +242,7 @@ class _Reading:
             counts.append(sum(item.last - item.first if type(item) is Run else 1 for item in trace))
         self._spend(sum(counts) + len(counts))
         done = 0
-        for device, (trace, n) in enumerate(zip(traces, counts)):
+        for device, (trace, n) in enumerate(zip(traces, counts, strict=True)):
             if not n:
                 continue
             rows = Rows.empty(n)

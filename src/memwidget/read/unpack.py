@@ -34,16 +34,16 @@ def unpacked(data: bytes) -> bytes:
     if data[:2] == _GZIP:
         return _unpack(data, lambda: zlib.decompressobj(wbits=31), zlib.error, "gzip")
     if data[:6] == _XZ:
-        limit = max(64 << 20, _available() // 4)
+        limit = max(64 << 20, available() // 4)
         return _unpack(data, lambda: lzma.LZMADecompressor(memlimit=limit), lzma.LZMAError, "xz")
     if data[:4] == _ZSTD:
         return _unpack(data, *_zstd(), "zstd")
     return data
 
 
-def most_bytes(packed: int) -> int:
+def most_bytes(packed: int, ratio: int = MAX_RATIO) -> int:
     """What `packed` bytes may unpack to."""
-    return min(max(FREE_BYTES, packed * MAX_RATIO), max(FREE_BYTES, _available() // 2))
+    return min(max(FREE_BYTES, packed * ratio), max(FREE_BYTES, available() // 2))
 
 
 def _zstd() -> tuple[Callable[[], Any], type[Exception]]:
@@ -101,7 +101,7 @@ def _parts(data: bytes, start: Callable[[], Any], kind: str) -> Any:
         rest = rest.lstrip(b"\0")  # both may be padded with zeros
 
 
-def _available() -> int:
+def available() -> int:
     """Bytes of memory that are free, or a careful guess."""
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

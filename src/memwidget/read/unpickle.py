@@ -370,7 +370,7 @@ def _set(target: Any, items: list[Any]) -> None:
         if type(key) is not str:
             _no_run(key)
             raise _odd(f"has a dict key of type {type(key).__name__} where names stand")
-    target.update(zip(items[::2], items[1::2]))
+    target.update(zip(items[::2], items[1::2], strict=True))
     if Run in map(type, items):
         raise NeedsSlowRoadError
 
