@@ -91,7 +91,7 @@ class Table:
             if length is None:
                 length = len(array)
             if array.ndim != 1 or len(array) != length:
-                raise ValueError(f"{type(self).__name__}.{f.name}: one dimension of {length} rows expected, got {array.shape}")
+                raise ValueError(f"{type(self).__name__}.{f.name}: {length} rows expected, not {array.shape}")
             setattr(self, f.name, array)
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ class Events(Table):
 
     action: U8 = _column(np.uint8, "index into ACTIONS")
     address: U64 = _column(np.uint64, "start of the block or segment; for oom: bytes the device had free", "address", 0)
-    size: I64 = _column(np.int64, "alloc and free: bytes requested; segment_*: bytes of the segment; oom: rounded request", "bytes")
+    size: I64 = _column(np.int64, "bytes requested; of the segment; oom: rounded request", "bytes")
     stream: I32 = _column(np.int32, "index into Recording.streams", none=-1)
     stack: I32 = _column(np.int32, "stack id", none=-1)
     time_us: I64 = _column(np.int64, "since the Unix epoch", "us", 0)
@@ -128,7 +128,7 @@ class Events(Table):
 
 @dataclass(eq=False)
 class Segments(Table):
-    """One row a segment (or mapped range of an expandable one) at the end of the recording, sorted by device, address."""
+    """One row a segment (or mapped range of an expandable one) at the end, sorted by device, address."""
 
     device: I32 = _column(np.int32, "device ordinal")
     address: U64 = _column(np.uint64, "start", "address")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memwidget.read import load_recording
+from memwidget.record.ranges import add_ranges
 from memwidget.trace.trace import Frame, Trace
 from text_snapshot import run, snapshot
 
@@ -106,3 +107,21 @@ def test_annotations_become_nested_bands_of_moments() -> None:
     ]
     bands = Trace(load_recording(data)).bands
     assert [(b.name, b.lo, b.hi, b.depth) for b in bands] == [("outer", 1, 6, 0), ("inner", 2, 4, 1)]
+
+
+def test_steps_and_phases_are_bands_of_their_own_kind() -> None:
+    toy = run("alloc a 512\nalloc b 512\nalloc c 512\nfree a")
+    times = [e["time_us"] for e in toy.events]
+    recording = load_recording(toy.snapshot())
+    recording.facts["steps"] = [times[1] + 1, times[3] + 1]
+    recording.facts["phases"] = add_ranges(recording, [("forward", times[1], times[2]), ("ProfilerStep#7", 0, 1 << 60)])
+    trace = Trace(recording)
+    bands = trace.bands
+    assert [bands[i].name for i in trace.blocks["step"][:3]] == ["0", "1", "1"]
+    assert [bands[i].name if i >= 0 else None for i in trace.blocks["phase"]] == ["forward", "forward", None]
+    assert {(b.kind, b.name, b.lo, b.hi, b.depth) for b in bands} == {
+        ("step", "0", 0, 2, 1),
+        ("step", "1", 2, 4, 1),
+        ("step", "ProfilerStep#7", 0, 6, 0),
+        ("phase", "forward", 1, 3, 0),
+    }

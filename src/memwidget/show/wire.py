@@ -171,8 +171,8 @@ def _block_columns(trace: Trace, strings: _Strings) -> list[tuple[str, str, Arra
         ("pool", "i4", blocks["pool"]),
         ("category", "u1", blocks["category"]),
         ("reason", "u1", blocks["reason"]),
-        ("phase", "i4", blocks["phase"]),
-        ("step", "i4", blocks["step"]),
+        ("phase", "i4", _band_names(trace, blocks["phase"], strings)),
+        ("step", "i4", _band_names(trace, blocks["step"], strings)),
         ("flags", "u1", blocks["flags"]),
         ("address_lo", "u4", address & np.uint64(0xFFFFFFFF)),
         ("address_hi", "u4", address >> np.uint64(32)),
@@ -180,6 +180,11 @@ def _block_columns(trace: Trace, strings: _Strings) -> list[tuple[str, str, Arra
         ("metadata", "i4", strings.take(metadata)),
         ("no_stack", "u1", trace.no_stack),
     ]
+
+
+def _band_names(trace: Trace, rows: Array, strings: _Strings) -> Array:
+    names = np.array([strings.add(band.name) for band in trace.bands] + [-1], np.int32)
+    return names[rows]
 
 
 def _used_stacks(trace: Trace) -> Array:

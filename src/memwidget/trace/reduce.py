@@ -39,6 +39,7 @@ SIZE_GUESSED = 8
 BEFORE = -2
 
 #: One row a block lifetime. Event columns are event indices, -1 for none; free_requested_event may also be BEFORE.
+#: phase and step are rows of `Trace.bands`.
 BLOCK_DTYPE = np.dtype(
     [
         ("address", np.uint64),

@@ -120,6 +120,8 @@ class Trace:
         self.capacity: int | None = capacity if capacity is not None else recording.capacities.get(device)
         self._reduced: Reduced = reduce_device(recording, device)
         self._curves: dict[str, I64] = curves(self._reduced, recording.device_type)
+        for kind in ("phase", "step"):
+            self._reduced.blocks[kind] = self._innermost(kind)
 
     # -- facts -------------------------------------------------------------------------------------------------------
 
@@ -440,24 +442,34 @@ class Trace:
 
     @cached_property
     def bands(self) -> tuple[Band, ...]:
-        """Annotated ranges as moments, by start; ``depth`` counts the ranges of one kind around it."""
+        """Named ranges as moments, by start; ``depth`` counts the ranges of the same kind around it.
+
+        Steps come from ``rec.step()`` and from the profiler's step marks; phases from ``rec.phase()``.
+        """
         if not self.has_time:
             return ()
-        marks = self.recording.annotations
-        times = self.event_times_us
-        lo = np.where(marks.start_us < 0, 0, np.searchsorted(times, marks.start_us, side="left"))
-        hi = np.where(marks.end_us < 0, self.n_events, np.searchsorted(times, marks.end_us, side="right"))
-        order = np.lexsort((-hi, lo, marks.start_us))
-        found = []
-        open_: list[int] = []
-        for row in order.tolist():
-            start, end = int(lo[row]), int(hi[row])
-            if end <= start:
-                continue  # no event of this device lies inside
-            open_ = [other for other in open_ if other > start]
-            found.append(Band("annotation", self.recording.strings[marks.name[row]], start, end, len(open_)))
-            open_.append(end)
-        return tuple(found)
+        marks, facts, strings = self.recording.annotations, self.recording.facts, self.recording.strings
+        phases = set(facts.get("phases", ()))
+        ranges = [
+            (_kind(strings[name], row in phases), strings[name], start, end)
+            for row, (name, start, end) in enumerate(
+                zip(marks.name.tolist(), marks.start_us.tolist(), marks.end_us.tolist(), strict=True)
+            )
+        ]
+        bounds = [-1, *facts.get("steps", ())]
+        # What follows the last boundary is a step only if it goes on; the loop may have ended there.
+        ranges += [("step", str(i), bounds[i], bounds[i + 1]) for i in range(len(bounds) - 1)]
+        return _nested(ranges, self.event_times_us)
+
+    def _innermost(self, kind: str) -> I32:
+        """Row of the innermost band of a kind in which each block was allocated; -1 for none."""
+        inside: I32 = np.full(self.n_events + 1, -1, np.int32)
+        for row, band in sorted(enumerate(self.bands), key=lambda b: b[1].depth):
+            if band.kind == kind:
+                inside[band.lo : band.hi] = row
+        # Never allocated here is -1, which takes the last entry.
+        rows: I32 = inside[self.blocks["alloc_event"]]
+        return rows
 
     # -- exits: each of these is drawn or written by another room -----------------------------------------------------
 
@@ -477,6 +489,30 @@ class Trace:
         from memwidget.show.view import MemView
 
         return MemView(self)._repr_mimebundle_(**kwargs)
+
+
+def _kind(name: str, is_phase: bool) -> str:
+    if name.startswith("ProfilerStep#"):
+        return "step"
+    return "phase" if is_phase else "annotation"
+
+
+def _nested(ranges: list[tuple[str, str, int, int]], times: I64) -> tuple[Band, ...]:
+    """Ranges of (kind, name, start, end) in microseconds, -1 for an end that is not known, as bands."""
+    start = np.array([r[2] for r in ranges], np.int64)
+    end = np.array([r[3] for r in ranges], np.int64)
+    lo = np.where(start < 0, 0, np.searchsorted(times, start, side="left"))
+    hi = np.where(end < 0, len(times), np.searchsorted(times, end, side="right"))
+    found: list[Band] = []
+    open_: dict[str, list[int]] = {}
+    for row in np.lexsort((start, -hi, lo)).tolist():
+        kind, name, first, last = ranges[row][0], ranges[row][1], int(lo[row]), int(hi[row])
+        if last <= first:
+            continue  # no event of this device lies inside
+        around = [other for other in open_.get(kind, []) if other > first]
+        found.append(Band(kind, name, first, last, len(around)))
+        open_[kind] = [*around, last]
+    return tuple(found)
 
 
 def _fullest(recording: Recording) -> int:
