@@ -73,6 +73,15 @@ CONNECTED = """async () => {
   return kernel?.connectionStatus === "connected" && kernel.status === "idle";
 }"""
 
+RUN = """async cells => {
+  const { commands, shell } = window.jupyterapp;
+  for (const index of cells) {
+    shell.currentWidget.content.activeCellIndex = index;
+    await commands.execute("notebook:run-cell");
+  }
+  if (cells.length === 0) await commands.execute("notebook:run-all-cells");
+}"""
+
 
 class Lab:
     """A running JupyterLab and the folder it serves."""
@@ -88,9 +97,12 @@ class Lab:
         return page
 
     @staticmethod
-    def run(page, command="runmenu:run-all"):
-        """Run cells by one of JupyterLab's own commands; back when they are done."""
-        page.evaluate("async command => { await window.jupyterapp.commands.execute(command); }", command)
+    def run(page, *cells):
+        """Run the cells of these numbers, all if none is given, by JupyterLab's own command; back when they are done.
+
+        A click into an output selects its cell, so the cell to run is always named.
+        """
+        page.evaluate(RUN, list(cells))
 
     def _notebook(self, name, *cells):
         book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
