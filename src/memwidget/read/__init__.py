@@ -29,6 +29,8 @@ PROGRESS_FROM = 50 << 20
 FAST_FROM = 1 << 16
 #: torch spends at least this many bytes of pickle on one event, segment or block.
 BYTES_PER_ROW = 8
+#: PROTO; without it (protocols 0 and 1): MARK, EMPTY_LIST, EMPTY_DICT.
+_PICKLE_STARTS = {b"\x80", b"(", b"]", b"}"}
 _SUFFIXES = {".gz", ".xz", ".zst", ".pickle", ".pkl", ".memtrace"}
 
 
@@ -118,6 +120,8 @@ def _recognise(data: bytes) -> None:
         what = "This is an HTML or XML page; download the file itself."
     elif start[:7] == b"version":
         what = "This is a git-lfs pointer; fetch the file itself with `git lfs pull`."
+    elif data[:1] not in _PICKLE_STARTS:
+        what = "This is no pickle, so no memory snapshot: use a file from torch.cuda.memory._dump_snapshot()."
     if what:
         raise SnapshotError(what)
 

@@ -188,13 +188,10 @@ class _Group:
         if up:
             word = word << up
         down = 64 - 8 * width
-        if not down:
-            return word.copy()
-        if signed:
-            word = word >> down
-            return word
-        unsigned: U64 = word.view(np.uint64) >> np.uint64(down)
-        return unsigned.view(np.int64)
+        result: I64 = word >> down
+        if not signed and down:
+            result &= (1 << (8 * width)) - 1
+        return result
 
     def integers(self, entry: Field) -> tuple[I64, bool]:
         """The values of an "int" field, and whether they are past 2**63 (then as their two's complement)."""

@@ -253,8 +253,8 @@ class Machine:
             return pos
         if self.records is not None:  # the fast road counts on a memo that only ever grows by one
             raise NeedsSlowRoadError
-        if index < 0:
-            raise ValueError(index)
+        if not 0 <= index < self.memo_limit:
+            raise _odd(f"remembers an object as number {index}, more than a file of its size can hold")
         self.memo[index] = stack[-1]
         self.memo_next = len(self.memo)
         if self.memo_next > self.memo_limit:
