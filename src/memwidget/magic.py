@@ -5,18 +5,20 @@ Owns how a recording comes around a cell without changing what the cell does. Ru
 
 1. an input transformer turns the first line into a string literal, which keeps every line number and may stand
    before ``from __future__`` lines;
-2. an AST transformer finds that literal at the top of the cell and wraps what follows, in place::
+2. an AST transformer finds that literal at the top of the cell and puts calls around what follows::
 
        from __future__ import annotations      # stays first
-       try:
-           <begin>
-           ...                                  # the cell's own statements, untouched
-           <keep>(the last expression)
-       finally:
-           <end>                                # stops, shows the trace; the error, if any, goes on by itself
+       <begin>
+       ...                                      # the cell's own statements, untouched
+       <keep>(the last expression)
+       <end>                                    # stops, shows the trace
        <take>                                   # an expression: the cell's value, for Out, _ and `;`
 
-Nothing here holds the cell's exception: ``finally`` asks for none.
+3. where an error keeps <end> from its turn, the recording ends as IPython sets out to show that error: the trace
+   comes first, then the error as it was. (``try`` and ``finally`` around the statements would leave the frame's line
+   number in ``finally``, and IPython shows that one.) Whatever ends a cell otherwise is caught after the cell.
+
+Nothing here holds the cell's exception.
 """
 
 from __future__ import annotations
@@ -133,29 +135,54 @@ class _Cell:
         self._arguments = arguments
         self._recorder = session.memtrace(arguments.name, **_options(arguments))
         self._value: list[Any] = []
-
-    def begin(self) -> None:
-        self._recorder.name = self._recorder.name or _this_cell(self._magics.shell)
-        _mend_first_line(sys._getframe(2).f_code.co_filename)  # noqa: SLF001
-        try:
-            self._recorder.begin()
-        except RecorderError as error:
-            raise UsageError(str(error)) from None
+        self._file = ""
+        self._show_error: Any = None
 
     @property
     def over(self) -> bool:
         """Nothing of it is left to do."""
         return not self._recorder.recording_now and not self._value
 
+    def begin(self) -> None:
+        """Start to record."""
+        shell = self._magics.shell
+        self._file = sys._getframe(2).f_code.co_filename  # noqa: SLF001
+        self._recorder.name = self._recorder.name or f"cell {_cell_number(shell)}"
+        _mend_first_line(self._file)
+        try:
+            self._recorder.begin()
+        except RecorderError as error:
+            raise UsageError(str(error)) from None
+        self._show_error = shell.showtraceback
+        shell.showtraceback = self._before_error
+
     def keep(self, value: Any) -> None:
+        """Hold the last expression's value while the recording ends."""
         self._value.append(value)
 
     def end(self) -> None:
+        """Stop, and show the trace."""
         if self._recorder.recording_now:
+            self._magics.shell.showtraceback = self._show_error
             self._magics.finish(self._recorder, self._arguments)
 
     def take(self) -> Any:
+        """The last expression's value."""
         return self._value.pop()
+
+    def abandon(self) -> None:
+        """End it where neither `end` nor an error that IPython shows has done so."""
+        if not _on_stack(sys._getframe(1), self._file):  # noqa: SLF001
+            self.end()
+            self._value.clear()
+
+    def _before_error(self, *args: Any, **kwargs: Any) -> Any:
+        """Stand in for the shell's showtraceback: the trace first, then the error."""
+        show = self._show_error
+        if _in_traceback(sys.exc_info()[2], self._file):  # not one of a cell that this cell ran, and survived
+            self.end()
+            self._value.clear()
+        return show(*args, **kwargs)
 
 
 #: Cells on their way, by number; text: why one must not run.
@@ -211,7 +238,8 @@ class Magics:
             and first.value.value in self._literals
         ):
             self._literals.discard(first.value.value)
-            tree.body = self._wrap(first.value.value.removeprefix(_MAGIC), first, body[1:])
+            if _compiles(self.shell, tree):  # else IPython says what is wrong with it, and nothing must begin
+                tree.body = self._wrap(first.value.value.removeprefix(_MAGIC), first, body[1:])
         return tree
 
     def _wrap(self, line: str, first: ast.stmt, body: list[ast.stmt]) -> list[ast.stmt]:
@@ -238,31 +266,33 @@ class Magics:
             return [call("begin")]
         if arguments is None:
             return []
-        for old, cell in list(_cells.items()):
-            if isinstance(cell, str) or cell.over:
-                del _cells[old]  # its cell did not compile, so nothing of it ever ran
-        _cells[number] = _Cell(self, arguments)
-
-        # A docstring may stand before them too.
+        # `from __future__` stays first; a docstring may stand before it.
         future = max((i + 1 for i, node in enumerate(body) if _is_future(node)), default=0)
         head, body = body[:future], body[future:]
         after: list[ast.stmt] = []
         style = getattr(self.shell, "ast_node_interactivity", "last_expr")
         if style == "last_expr_or_assign" and body:
             body = [*body, *_assigned(body[-1])]
-        if style == "all":
-            body = [_displayed(node) for node in body]
-        elif style != "none" and body and isinstance(last := body[-1], ast.Expr):
+        if style != "none" and body and isinstance(last := body[-1], ast.Expr):
             body = [*body[:-1], call("keep", last.value, last)]
             after = [call("take", at=last)]
-        guarded = ast.Try(body=[call("begin"), *body], handlers=[], orelse=[], finalbody=[call("end")])
-        return [*head, ast.copy_location(guarded, first), *after]
+        whole = [*head, call("begin"), *body, call("end"), *after]
+        _cells[number] = _Cell(self, arguments)
+        return whole
+
+    def after_cell(self, *_: Any) -> None:
+        """End what a cell left running."""
+        for number, cell in list(_cells.items()):
+            if not isinstance(cell, str):
+                cell.abandon()
+            if isinstance(cell, str) or cell.over:
+                _cells.pop(number, None)
 
     # -- the magics --------------------------------------------------------------------------------------------------
 
     def cell(self, line: str, cell: str) -> Any:
         """Record a cell: only reached when another tool calls the magic by name, else `first_line` was there before."""
-        return self._run(line, "\n" + cell)
+        return self._run(line, cell)
 
     def line(self, line: str) -> Any:
         """Record one statement: ``%memtrace train_step()``."""
@@ -282,8 +312,11 @@ class Magics:
         tree = shell.transform_ast(tree)
         file = shell.compile.cache(text, _cell_number(shell), raw_code=source)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        exec(compile(tree, file, "exec"), shell.user_ns)  # noqa: S102  (the user's own statement)
-        return None if last is None else eval(compile(ast.Expression(last.value), file, "eval"), shell.user_ns)  # noqa: S307
+        try:
+            exec(compile(tree, file, "exec"), shell.user_ns)  # noqa: S102  (the user's own statement)
+            return None if last is None else eval(compile(ast.Expression(last.value), file, "eval"), shell.user_ns)  # noqa: S307
+        finally:
+            self.after_cell()
 
     def start(self, line: str) -> None:
         """Begin a recording that ends in a later cell."""
@@ -291,7 +324,7 @@ class Magics:
         if arguments is None:
             return
         try:
-            session.start(arguments.name or f"from {_this_cell(self.shell)}", **_options(arguments))
+            session.start(arguments.name or f"from cell {_cell_number(self.shell)}", **_options(arguments))
         except RuntimeError as error:
             raise UsageError(
                 str(error).replace("start()", "%memtrace_start").replace("stop()", "%memtrace_stop")
@@ -363,18 +396,17 @@ def _cell_number(shell: Any) -> int:
 
 
 def _mend_first_line(file: str) -> None:
-    """Let tracebacks show the cell's first line as it was typed, not as the literal that stands in for it."""
+    """Let tracebacks show the first line as a comment, not as the literal that stands in for it.
+
+    As it was typed the text would be no Python, and IPython would point at line 1 for every error.
+    """
     entry = linecache.cache.get(file)
     if entry is not None and len(entry) == 4 and entry[2]:
         lines = entry[2]
         with contextlib.suppress(ValueError, SyntaxError):
             typed = ast.literal_eval(lines[0].strip())
             if isinstance(typed, str) and typed.startswith(_MAGIC):
-                lines[0] = typed + "\n"
-
-
-def _this_cell(shell: Any) -> str:
-    return f"cell {_cell_number(shell)}"
+                lines[0] = f"# {typed}\n"
 
 
 def _expanded(shell: Any, line: str) -> str:
@@ -398,17 +430,25 @@ def _assigned(node: ast.stmt) -> list[ast.stmt]:
     return [shown]
 
 
-def _displayed(node: ast.stmt) -> ast.stmt:
-    """A statement whose value is shown, where the user asked for all of them."""
-    if not isinstance(node, ast.Expr):
-        return node
-    show = ast.parse("__import__('sys').displayhook()").body[0]
-    for new in ast.walk(show):
-        ast.copy_location(new, node)
-    assert isinstance(show, ast.Expr)  # noqa: S101
-    assert isinstance(show.value, ast.Call)  # noqa: S101
-    show.value.args.append(node.value)
-    return show
+def _compiles(shell: Any, tree: ast.Module) -> bool:
+    flags = shell.compile.flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    try:
+        compile(tree, "<cell>", "exec", flags, dont_inherit=True)
+    except SyntaxError:
+        return False
+    return True
+
+
+def _on_stack(frame: Any, file: str) -> bool:
+    while frame is not None and frame.f_code.co_filename != file:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _in_traceback(traceback: Any, file: str) -> bool:
+    while traceback is not None and traceback.tb_frame.f_code.co_filename != file:
+        traceback = traceback.tb_next
+    return traceback is not None
 
 
 _loaded: dict[int, Magics] = {}
@@ -421,6 +461,7 @@ def load(shell: Any) -> None:
     magics = _loaded[id(shell)] = Magics(shell)
     shell.input_transformers_cleanup.append(magics.first_line)
     shell.ast_transformers.append(magics)
+    shell.events.register("post_run_cell", magics.after_cell)
     for function, kind, name, help_ in (
         (magics.cell, "cell", "memtrace", _CELL.format_help()),
         (magics.line, "line", "memtrace", "Record one statement and show every block:\n\n    %memtrace STATEMENT\n"),
@@ -446,6 +487,7 @@ def unload(shell: Any) -> None:
         return
     shell.input_transformers_cleanup.remove(magics.first_line)
     shell.ast_transformers.remove(magics)
+    shell.events.unregister("post_run_cell", magics.after_cell)
     for kind, name in (
         ("cell", "memtrace"),
         ("line", "memtrace"),

@@ -149,7 +149,7 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
             recording.facts["cells"] = cells
         self.recording = recording
         if self._save is not None:
-            self._write(self._save)
+            self._write(recording, self._save)
 
     def _add_marks(self, recording: Recording) -> None:
         if self._steps:
@@ -159,7 +159,7 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
 
             recording.facts["phases"] = add_ranges(recording, self._phases)
 
-    def _write(self, path: Path) -> None:
+    def _write(self, recording: Recording, path: Path) -> None:
         if path.suffix == ".pickle":
             with path.open("wb") as file:
                 # Protocol 4: torch's own viewer stumbles over 5.
@@ -167,7 +167,7 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
         else:
             from memwidget.read.archive import save
 
-            save(self.recording, path)
+            save(recording, path)
 
     # -- marks -------------------------------------------------------------------------------------------------------
 
