@@ -25,6 +25,10 @@ if (watch) {
     const context = await esbuild.context({ ...options, minify: false, logLevel: "info" });
     await context.watch();
   }
+  // The demo page fetches a golden payload, which a page opened from disk may not.
+  const server = await esbuild.context({});
+  const { port } = await server.serve({ servedir: resolve(here, ".."), host: "127.0.0.1", port: 8000 });
+  console.log(`demo page: http://127.0.0.1:${port}/js/demo.html`);
 } else {
   for (const options of builds) {
     const { metafile } = await esbuild.build(options);

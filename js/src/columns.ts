@@ -132,7 +132,7 @@ class Sweeper {
     const { solidEnd } = timeline;
     for (let block = 0; block < solidEnd.length; block++) {
       const event = solidEnd[block] as number;
-      if (event !== NEVER) this.#leaves[event] = block;
+      if (event >= 0 && event !== NEVER) this.#leaves[event] = block;
     }
   }
 

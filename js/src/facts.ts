@@ -56,7 +56,8 @@ export function siteLabel(data: Data, block: number): string {
 }
 
 /** C++ that stands around every allocation and tells nothing of it. */
-const NOISE = /^(torch::(unwind|CapturedTraceback|cuda)|c10::|at::(detail|TensorBase|empty)|gather_|\?\?)/;
+const NOISE =
+  /^(torch::(unwind|CapturedTraceback|cuda)|c10::|at::(detail|TensorBase|_ops|\(anonymous|(native::)?empty)|gather_|\?\?)/;
 
 /** Without a Python frame, the C++ function that tells most: the backward node, else the outermost call of an operator. */
 export function nativeHint(frames: readonly FrameFacts[]): string {

@@ -18,6 +18,9 @@ import type { History } from "./wire.js";
 /** Stands for "not freed in this recording" in `solidEnd` and `end`. */
 export const NEVER = 0x7fffffff;
 
+/** `free_requested_event` of a block that was pending before the first event: it is never in the solid stack. */
+const BEFORE = -2;
+
 /** A level of the max pyramid joins this many entries of the level below. */
 const FAN = 32;
 /** Moments between checkpoints of live blocks: walking this far takes well under a millisecond. */
@@ -39,7 +42,7 @@ export class Timeline {
   /** Bytes at each moment, n + 1 entries. */
   readonly allocated: Float64Array;
   readonly active: Float64Array;
-  /** Last moment at which a block is in the solid stack (the event that asked for the free), NEVER if it stays. */
+  /** Last moment at which a block is in the solid stack (the event that asked for the free), NEVER if it stays, -1 if never. */
   readonly solidEnd: Int32Array;
   /** Last moment at which a block is there at all, pending included. */
   readonly end: Int32Array;
@@ -173,16 +176,24 @@ export class Timeline {
       const bytes = size[b] as number;
       const freed = free_event[b] as number;
       const asked = free_requested_event[b] as number;
-      // A free seen only when it completed (the request was overwritten) ends the solid part as well.
-      const solid = asked >= 0 ? asked : freed >= 0 ? freed : NEVER;
+      // A free seen only when it completed ends the solid part as well.
+      const solid = asked !== -1 ? Math.max(asked, -1) : freed >= 0 ? freed : NEVER;
       const gone = freed >= 0 ? freed : NEVER;
-      if (made < before || made >= nEvents || solid <= made || gone < solid) throw outOfOrder(b);
+      if (
+        made < before ||
+        made >= nEvents ||
+        (asked === BEFORE && made >= 0) ||
+        (solid <= made && asked !== BEFORE) ||
+        gone < solid
+      )
+        throw outOfOrder(b);
       if ((solid >= nEvents && solid !== NEVER) || (gone >= nEvents && gone !== NEVER)) throw outOfOrder(b);
       before = made;
       solidEnd[b] = solid;
       end[b] = gone;
       allocated[made + 1] = (allocated[made + 1] as number) + bytes;
       active[made + 1] = (active[made + 1] as number) + bytes;
+      // With solid at -1 this takes back what was added just now: made is -1 as well.
       if (solid !== NEVER) allocated[solid + 1] = (allocated[solid + 1] as number) - bytes;
       if (gone !== NEVER) active[gone + 1] = (active[gone + 1] as number) - bytes;
     }

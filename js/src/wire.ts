@@ -82,7 +82,7 @@ export interface History {
   size: Float64Array;
   /** Index of the event that made the block; -1: it was there at moment 0. Never falls with the block id. */
   alloc_event: Int32Array;
-  /** Index of the event that asked for the free; -1: none. */
+  /** Index of the event that asked for the free; -1: none; -2: asked for before the first event. */
   free_requested_event: Int32Array;
   /** Index of the event that completed the free; -1: none. */
   free_event: Int32Array;

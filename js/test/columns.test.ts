@@ -133,6 +133,27 @@ describe("sweep", () => {
     expect(Math.max(...picture.allocated)).toBe(10_000);
   });
 
+  it("gives a pixel whose centre is an edge to the block above it", () => {
+    const { data, id } = parse("a:50 b:100 c:50");
+    const view: View = { lo: 3, hi: 4, axis: "events", width: 1, height: 3, bottom: 0, top: 300 };
+    const picture = sweep(new Timeline(data), view);
+    expect(columnOf(picture, 0).reverse()).toEqual([(id.b as number) + 1, (id.c as number) + 1, 0]);
+  });
+
+  it("stays right over thousands of short lives, each seen in a column of its own", () => {
+    const n = 5000;
+    const lives = Array.from({ length: n }, (_, i) => i);
+    const size = lives.map((i) => 512 * (1 + (i % 7)));
+    // One event frees the block before the last and makes a new one in its place.
+    const freed = lives.map((i) => (i + 3 < n ? i + 3 : -1));
+    const data = history(n, size, lives, freed, freed);
+    const view: View = { lo: 0, hi: n + 1, axis: "events", width: n + 1, height: 21, bottom: 0, top: 21 * 512 };
+    const picture = sweep(new Timeline(data), view);
+    for (let x = 0; x <= n; x += 37) {
+      expect(columnOf(picture, x)).toEqual(slowColumn(data, stackAt(data, x), view));
+    }
+  });
+
   it.each([1, 2, 3, 4, 5, 6])("equals the slow drawing on a random history (seed %i)", (seed) => {
     const next = random(1000 + seed);
     const data = randomHistory(seed, 150 + 40 * seed, seed % 2 === 0 ? 90 : 3);

@@ -59,7 +59,7 @@ export function history(
   });
 }
 
-/** A random history: pre-existing blocks, frees that complete late or never, implicit frees, events of no effect. */
+/** A random history: pre-existing blocks (some pending already), frees that complete late or never, implicit frees, events of no effect. */
 export function randomHistory(seed: number, events: number, preexisting: number): Data {
   const next = random(seed);
   const size: number[] = [];
@@ -77,6 +77,11 @@ export function randomHistory(seed: number, events: number, preexisting: number)
   };
   const take = (from: number[]): number => from.splice(Math.floor(next() * from.length), 1)[0] as number;
   for (let i = 0; i < preexisting; i++) make(-1);
+  for (let i = 0; i < preexisting; i += 4) {
+    const block = live.shift() as number;
+    asked[block] = -2;
+    pending.push(block);
+  }
   for (let event = 0; event < events; event++) {
     const dice = next();
     if (dice < 0.42 || (live.length === 0 && pending.length === 0)) make(event);

@@ -22,6 +22,14 @@ describe("Timeline", () => {
     expect(timeline.offsetAt(id.a as number, 3)).toBe(250);
   });
 
+  it("counts a free that was asked for before the first event as pending from the start", () => {
+    const timeline = new Timeline(history(2, [100, 300], [-1, -1], [-2, -1], [1, -1]));
+    expect([...timeline.allocated]).toEqual([300, 300, 300]);
+    expect([...timeline.active]).toEqual([400, 400, 300]);
+    expect([...timeline.pendingAt(1)]).toEqual([0]);
+    expect([...timeline.liveAt(0)]).toEqual([1]);
+  });
+
   it("finds the first of the highest moments in any range", () => {
     const data = randomHistory(21, 5000, 4);
     const timeline = new Timeline(data);
