@@ -13,14 +13,16 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "memwidget"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
+LEAVES = {"recording", "units"}
 #: What each room may import of the house, beside itself; data walks from left to right, imports point left.
 ROOMS = {
     "recording": set(),
-    "record": {"recording", "read"},  # torch's dict becomes a Recording in read/snapshot.py, live or from a file
-    "read": {"recording"},
-    "trace": {"recording"},
-    "answer": {"recording", "read", "record", "trace"},
-    "show": {"recording", "read", "trace", "answer"},
+    "units": set(),
+    "record": {*LEAVES, "read"},  # torch's dict becomes a Recording in read/snapshot.py, live or from a file
+    "read": LEAVES,
+    "trace": LEAVES,
+    "answer": {*LEAVES, "read", "record", "trace"},
+    "show": {*LEAVES, "read", "trace", "answer"},
 }
 #: These put the rooms together and may import every one.
 ENTRANCES = {"__init__", "__main__", "session", "magic", "cli"}

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from memwidget.show.text import bytes_exact, bytes_text, count_text, duration_text, summary
+from memwidget.show.text import summary
 from memwidget.trace.trace import NO_STACK, Trace
+from memwidget.units import bytes_exact, bytes_text, count_text, duration_text
 from show.hand_made import GOLDEN, first, hostile, without_history
 
 WRITERS = {"bytes": bytes_text, "bytes_exact": bytes_exact, "count": count_text, "duration": duration_text}
@@ -25,8 +26,13 @@ def test_summary_names_the_peak_its_lines_and_what_recording_cost():
         "first on cuda:0: peak 20.0 MiB of 140 GiB\n"
         "  at event 10 of 12, t+9.00 ms\n"
         "  reserved 22.0 MiB then, at most 22.0 MiB\n"
-        "  out of memory at event 8: 64.0 MiB asked for, 8.00 MiB allocated, 100 GiB free on the device\n"
-        "  the device had room: a limit that the file does not name refused it\n"
+        "  out of memory at event 8: 64.0 MiB asked for, 8.00 MiB allocated, 22.0 MiB reserved, "
+        "100 GiB free on the device.\n"
+        "    The device had room: a limit that the file does not name refused it "
+        "(set_per_process_memory_fraction, a container's or a scheduler's limit).\n"
+        "    train.py:31 in step holds most: 8.00 MiB in 1 block (100 %).\n"
+        "    Reserved but in no use were 14.0 MiB: 14.0 MiB in holes smaller than that (the largest hole: 12.0 MiB).\n"
+        "    40.0 GiB of the device are used outside torch's allocator.\n"
         "  largest call sites at the peak:\n"
         "     20.0 MiB  100 %        2 blocks  train.py:31 in step\n"
         "     1.00 KiB   <1 %         1 block  train.py:40 in step\n"

@@ -125,3 +125,16 @@ def test_steps_and_phases_are_bands_of_their_own_kind() -> None:
         ("step", "ProfilerStep#7", 0, 6, 0),
         ("phase", "forward", 1, 3, 0),
     }
+
+
+def test_out_of_memory_says_what_was_there() -> None:
+    text = "alloc a 12MiB stream=7 @ a.py:1 f\nalloc b 30MiB @ a.py:2 g\nfree a\noom 11MiB device_free=1MiB"
+    trace = Trace(load_recording(snapshot(text)), capacity=100 << 20)
+    oom = trace.out_of_memory()
+    assert (oom.requested, oom.device_free, oom.allocated, oom.reserved) == (11 << 20, 1 << 20, 30 << 20, 42 << 20)
+    assert oom.outside == (100 - 1 - 42) << 20
+    assert oom.free.other_stream == 12 << 20
+    assert not oom.limited
+    assert dict(oom.by_site) == {"a.py:2 in g": 30 << 20}
+    with pytest.raises(ValueError, match="No allocation failed at moment 0"):
+        trace.out_of_memory(0)

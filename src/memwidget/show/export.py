@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memwidget.show.picture import picture_svg
-from memwidget.show.text import device_text, plain, summary
+from memwidget.show.text import device_text, summary
 from memwidget.show.wire import payload, to_json
+from memwidget.units import plain
 
 if TYPE_CHECKING:
     import os

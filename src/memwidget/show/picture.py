@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memwidget.show.palette import PALETTE, site_color
-from memwidget.show.text import bytes_text, device_text, duration_text, plain
+from memwidget.show.text import device_text
+from memwidget.units import bytes_text, duration_text, plain
 
 if TYPE_CHECKING:
     from memwidget.trace.trace import Trace

@@ -1,7 +1,6 @@
-"""Numbers and a trace in words.
+"""A trace in words.
 
-Owns how bytes, durations and counts are written (js/src/format.ts is the twin; tests/golden/format.json holds the
-vectors both sides are tested with) and the plain-text summary that stands beside the widget, in terminals and diffs.
+Owns the plain-text summary that stands beside the widget, in terminals and in diffs.
 """
 
 from __future__ import annotations
@@ -11,59 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from memwidget.answer.oom import explain
 from memwidget.trace.trace import NO_STACK
+from memwidget.units import bytes_text, duration_text, plain
 
 if TYPE_CHECKING:
     from memwidget.trace.trace import Trace
 
-_UNITS = ("B", "KiB", "MiB", "GiB")
 _LARGEST = 5
-
-
-def _three_digits(value: float) -> str:
-    # Halves go up, computed with the operations of the TypeScript twin: format() alone rounds them to even.
-    hundredths = math.floor(value * 100 + 0.5)
-    if hundredths < 1000:
-        return f"{hundredths / 100:.2f}"
-    tenths = math.floor(value * 10 + 0.5)
-    return f"{tenths / 10:.1f}" if tenths < 1000 else str(math.floor(value + 0.5))
-
-
-def bytes_text(n: float) -> str:
-    """Bytes with three significant digits: ``4.45 GiB``, ``812 KiB``, ``0 B``."""
-    value, unit = float(abs(n)), 0
-    # 1023.5 KiB would read "1024 KiB": that is 1.00 MiB.
-    while value >= 1023.5 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    sign = "-" if n < 0 else ""
-    return f"{sign}{_three_digits(value) if unit else math.floor(value + 0.5)} {_UNITS[unit]}"
-
-
-def bytes_exact(n: int) -> str:
-    """Bytes to the byte: ``4,778,151,936 B``."""
-    return f"{n:,} B"
-
-
-def count_text(n: int) -> str:
-    """A count with thousands separators."""
-    return f"{n:,}"
-
-
-def duration_text(us: float) -> str:
-    """Microseconds with three significant digits: ``512 µs``, ``3.10 ms``, ``1.25 s``."""
-    sign, size = "-" if us < 0 else "", abs(us)
-    if size >= 999_500:
-        return f"{sign}{_three_digits(size / 1e6)} s"
-    if size >= 999.5:
-        return f"{sign}{_three_digits(size / 1e3)} ms"
-    return f"{sign}{math.floor(size + 0.5)} µs"
-
-
-def plain(text: str, limit: int = 2000) -> str:
-    """One line of text from a file, without control and direction-changing characters, at most `limit` long."""
-    if len(text) > limit:
-        text = text[: limit - 1] + "…"
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def device_text(trace: Trace) -> str:
@@ -125,17 +79,11 @@ def _without_history(trace: Trace, title: str) -> list[str]:
 
 
 def _oom(trace: Trace) -> list[str]:
-    lines = []
-    for moment in trace.oom_moments[-1:]:
-        request, free = int(trace.events.size[moment]), int(trace.events.address[moment])
-        held = int(trace.curve("allocated")[moment])
-        lines.append(
-            f"  out of memory at event {moment:,}: {bytes_text(request)} asked for, "
-            f"{bytes_text(held)} allocated, {bytes_text(free)} free on the device"
-        )
-        if free >= request:
-            lines.append("  the device had room: a limit that the file does not name refused it")
-    return lines
+    if not trace.oom_moments:
+        return []
+    report = trace.out_of_memory()
+    head, *rest = explain(report)
+    return [f"  out of memory at event {report.moment:,}: {head}", *(f"    {sentence}" for sentence in rest)]
 
 
 def _sites(trace: Trace, at: str, when: str) -> list[str]:

@@ -20,9 +20,10 @@ from memwidget.recording import Recording
 from memwidget.show.export import StaticView, static_bundle, to_html
 from memwidget.show.facts import block_facts
 from memwidget.show.picture import column_moments
-from memwidget.show.text import bytes_text, summary
+from memwidget.show.text import summary
 from memwidget.show.wire import WIRE_VERSION, Payload, payload, text
 from memwidget.trace.trace import Trace
+from memwidget.units import bytes_text
 
 if TYPE_CHECKING:
     import os

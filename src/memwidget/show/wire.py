@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from memwidget.answer.oom import explain
 from memwidget.recording import CATEGORIES
 from memwidget.show.palette import NO_COLOR, PALETTE, site_color
 from memwidget.trace.trace import NO_STACK
@@ -30,6 +31,8 @@ WIRE_VERSION = 1
 #: file, or one with a label on each of a million allocations, from growing without end.
 MAX_STRING = 2_000
 MAX_STRINGS_BYTES = 8 << 20
+#: A program that catches its errors may run out of memory at every step; the first of them tell the story.
+MAX_OOMS = 100
 
 _BAND_KINDS = {"annotation": 0, "phase": 1, "step": 2}
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -110,8 +113,13 @@ def _header(trace: Trace) -> dict[str, Any]:
         "reserved": int(trace.reserved),
         "peak_event": int(trace.peak_event),
         "oom": [
-            {"moment": int(m), "requested": int(events.size[m]), "device_free": int(events.address[m])}
-            for m in trace.oom_moments
+            {
+                "moment": int(m),
+                "requested": int(events.size[m]),
+                "device_free": int(events.address[m]),
+                "said": [text(sentence) for sentence in explain(trace.out_of_memory(m))],
+            }
+            for m in trace.oom_moments[:MAX_OOMS]
         ],
         "start_us": int(times[0]) if trace.has_time and len(times) else 0,
         "has_time": bool(trace.has_time),

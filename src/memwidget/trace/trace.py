@@ -16,6 +16,7 @@ import numpy as np
 from memwidget.recording import ACTION, I32, I64, U8, Events, Recording
 from memwidget.trace import sites as _sites
 from memwidget.trace.fragmentation import Fragmentation, Growth, Request, fragmentation, growth_despite_room
+from memwidget.trace.oom import OutOfMemory
 from memwidget.trace.reduce import BEFORE, GHOST, Reduced, curves, reduce_device
 from memwidget.trace.segments import AllocatorState, address_map, allocator_state
 
@@ -384,6 +385,30 @@ class Trace:
             return Request(0, -1, -1)
         block = self.blocks[live[self.blocks["size"][live].argmax()]]
         return Request(int(block["size"]), int(block["stream"]), int(block["pool"]))
+
+    def out_of_memory(self, at: At = "oom") -> OutOfMemory:
+        """Explain an out-of-memory event (by default the last): what was asked, what was there, why it could not serve.
+
+        Raises
+        ------
+        ValueError
+            If no allocation failed at that moment.
+        """
+        m = self.moment(at)
+        if m not in self.oom_moments:
+            raise ValueError(f"No allocation failed at moment {m:,}.")
+        device_free, reserved = int(self.events.address[m]), int(self._curves["reserved"][m])
+        return OutOfMemory(
+            moment=m,
+            requested=int(self.events.size[m]),
+            device_free=device_free,
+            allocated=int(self._curves["allocated"][m]),
+            reserved=reserved,
+            free=self.fragmentation_at(m),
+            by_site=self.by_site(m),
+            outside=None if self.capacity is None else max(0, self.capacity - device_free - reserved),
+            expandable=bool(self.recording.settings.get("expandable_segments", False)),
+        )
 
     @cached_property
     def growth_despite_room(self) -> tuple[Growth, ...]:
