@@ -121,8 +121,7 @@ export function momentPanel(context: PanelContext, moment: number): HTMLElement 
     ]),
   );
   if (oom) {
-    const text = `Out of memory here: ${bytes(oom.requested)} were asked for, the device had ${bytes(oom.device_free)} free.`;
-    element.append(h("p", { class: "mw-note mw-oom" }, text));
+    for (const sentence of oom.said) element.append(h("p", { class: "mw-note mw-oom" }, sentence));
   }
   if (rows.length > 0) {
     element.append(section("Largest call sites", siteTable(rows, allocated, "Largest call sites", context.pickSite)));

@@ -56,7 +56,8 @@ export interface Header {
   reserved: number;
   /** The first moment at which allocated is at its peak. */
   peak_event: number;
-  oom: { moment: number; requested: number; device_free: number }[];
+  /** `said`: sentences that explain it, most important first. */
+  oom: { moment: number; requested: number; device_free: number; said: string[] }[];
   /** Epoch microseconds of the first event; 0 where unknown. */
   start_us: number;
   has_time: boolean;
