@@ -1,7 +1,7 @@
 /**
  * Numbers -> text.
  *
- * Owns how amounts read everywhere in the front end. Its Python twin is show/text.py; the rule of both: three
+ * Owns how amounts read everywhere in the front end. Its Python twin is units.py; the rule of both: three
  * significant digits, halves away from zero, binary units.
  */
 

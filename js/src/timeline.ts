@@ -23,10 +23,11 @@ const BEFORE = -2;
 
 /** A level of the max pyramid joins this many entries of the level below. */
 const FAN = 32;
-/** Moments between checkpoints of live blocks: walking this far takes well under a millisecond. */
-const SPACING = 16_384;
-/** Ids all checkpoints together may hold (32 MB); where more would be live, the spacing doubles. */
-const CHECKPOINT_IDS = 8_000_000;
+/**
+ * Moments between checkpoints of live blocks (walking this far takes well under a millisecond), and the ids that all of
+ * them together may hold (32 MB); where more blocks are live, the spacing doubles.
+ */
+const CHECKPOINTS = { spacing: 16_384, ids: 8_000_000 };
 
 export interface Peak {
   moment: number;
@@ -51,11 +52,13 @@ export class Timeline {
   readonly hasTime: boolean;
   readonly #time: Float64Array;
   readonly #levels: Int32Array[];
-  #spacing = SPACING;
+  #spacing: number;
   #checkpoints: Uint32Array[] = [];
 
-  constructor(history: History) {
+  /** `checkpoints` is there for tests: what they cost and how many there are changes no answer. */
+  constructor(history: History, checkpoints = CHECKPOINTS) {
     this.history = history;
+    this.#spacing = checkpoints.spacing;
     this.nEvents = history.n_events;
     this.nBlocks = history.n_blocks;
     this.#time = history.time_us ?? new Float64Array(0);
@@ -70,7 +73,7 @@ export class Timeline {
     let reserved = 0;
     for (const bytes of history.reserved) reserved = Math.max(reserved, bytes);
     this.peakReserved = reserved;
-    this.#placeCheckpoints();
+    this.#placeCheckpoints(checkpoints.ids);
   }
 
   /** Moment of the highest active memory within [lo, hi] (moments, ends included); the first one if several. */
@@ -236,7 +239,7 @@ export class Timeline {
     return best;
   }
 
-  #placeCheckpoints(): void {
+  #placeCheckpoints(most: number): void {
     const scratch = new Uint32Array(this.nBlocks);
     let held = 0;
     let last: Uint32Array = new Uint32Array(0);
@@ -247,7 +250,7 @@ export class Timeline {
       made = stop;
       this.#checkpoints.push(last);
       held += last.length;
-      if (held > CHECKPOINT_IDS && this.#checkpoints.length > 2) {
+      if (held > most && this.#checkpoints.length > 2) {
         // m is always the last checkpoint, at an even or odd place; walk on from it at the wider spacing.
         const odd = this.#checkpoints.length % 2 === 0;
         if (odd) this.#checkpoints.pop();

@@ -30,6 +30,16 @@ describe("Timeline", () => {
     expect([...timeline.liveAt(0)]).toEqual([1]);
   });
 
+  it("knows who lives when, however few checkpoints there is room for", () => {
+    const data = randomHistory(31, 3000, 20);
+    const once = new Timeline(data);
+    for (const ids of [50, 400, 3000, 20_000]) {
+      const often = new Timeline(data, { spacing: 7, ids });
+      for (let m = 0; m <= 3000; m += 13) expect(often.activeAt(m)).toEqual(once.activeAt(m));
+      expect(often.checkpoint(3000).moment).toBeLessThanOrEqual(3000);
+    }
+  });
+
   it("finds the first of the highest moments in any range", () => {
     const data = randomHistory(21, 5000, 4);
     const timeline = new Timeline(data);
