@@ -72,6 +72,7 @@ test: lint js-test $(BUNDLE) browser
 
 gpu: $(VENV)/.dev $(BUNDLE)
 	$(BIN)/pytest -m gpu tests/gpu
+	$(BIN)/python tests/gpu/overhead.py
 
 bench: $(VENV)/.dev $(BUNDLE) browser
 	$(BIN)/python bench/run.py
