@@ -22,6 +22,10 @@ export const ACTIONS = [
   "other",
 ] as const;
 
+/** Kinds of segments: for requests up to 1 MiB, for larger ones, and grown piece by piece. */
+export const SEGMENT_KINDS = ["small", "large", "expandable"] as const;
+export const EXPANDABLE = 2;
+
 /** Bits of `flags`. */
 export const FLAG = { allocMissing: 1, freeImplied: 2, segmentsOnly: 4, sizeGuessed: 8 } as const;
 
@@ -122,6 +126,28 @@ export interface Data extends History {
   metadata: Int32Array;
   /** Index into the keys of header.no_stack; 0: has a stack, or the reason is not known. */
   no_stack: Uint8Array;
+  /** The events that no block tells of, ascending: segments, failures, snapshots, frees of nothing. */
+  loose_event: Int32Array;
+  loose_size: Float64Array;
+  /** Of an "oom": the bytes that the device had free. */
+  loose_address_lo: Uint32Array;
+  loose_address_hi: Uint32Array;
+  loose_stream: Int32Array;
+  loose_pool: Int32Array;
+  loose_stack: Int32Array;
+  /** Lifetimes of segments, and of the mapped pieces of expandable ones, by seg_alloc_event, then address. */
+  seg_address_lo: Uint32Array;
+  seg_address_hi: Uint32Array;
+  seg_size: Float64Array;
+  seg_stream: Int32Array;
+  seg_pool: Int32Array;
+  /** Index into SEGMENT_KINDS. */
+  seg_kind: Uint8Array;
+  /** -1: it was there at moment 0. */
+  seg_alloc_event: Int32Array;
+  /** -1: it stays. */
+  seg_free_event: Int32Array;
+  seg_stack: Int32Array;
   /** Stack s is stack_frame[stack_offset[s] .. stack_offset[s + 1]), innermost frame first. */
   stack_offset: Int32Array;
   stack_frame: Int32Array;
@@ -146,7 +172,7 @@ export interface Data extends History {
 }
 
 /** Rows are counted in these tables; all columns of one table are equally long. */
-type Table = "events" | "blocks" | "stacks+1" | "stacks" | "stack_frames" | "frames" | "reserved" | "bands";
+type Table = "events" | "blocks" | "loose" | "segments" | "stacks+1" | "stacks" | "stack_frames" | "frames" | "reserved" | "bands";
 
 const COLUMNS: Record<string, readonly [Dtype, Table]> = {
   action: ["u1", "events"],
@@ -170,6 +196,22 @@ const COLUMNS: Record<string, readonly [Dtype, Table]> = {
   use: ["u4", "blocks"],
   metadata: ["i4", "blocks"],
   no_stack: ["u1", "blocks"],
+  loose_event: ["i4", "loose"],
+  loose_size: ["f8", "loose"],
+  loose_address_lo: ["u4", "loose"],
+  loose_address_hi: ["u4", "loose"],
+  loose_stream: ["i4", "loose"],
+  loose_pool: ["i4", "loose"],
+  loose_stack: ["i4", "loose"],
+  seg_address_lo: ["u4", "segments"],
+  seg_address_hi: ["u4", "segments"],
+  seg_size: ["f8", "segments"],
+  seg_stream: ["i4", "segments"],
+  seg_pool: ["i4", "segments"],
+  seg_kind: ["u1", "segments"],
+  seg_alloc_event: ["i4", "segments"],
+  seg_free_event: ["i4", "segments"],
+  seg_stack: ["i4", "segments"],
   stack_offset: ["i4", "stacks+1"],
   stack_frame: ["i4", "stack_frames"],
   stack_site: ["i4", "stacks"],
@@ -268,11 +310,14 @@ export function stringAt(data: Data, index: number): string {
   return data.header.strings[index] ?? "";
 }
 
-/** A block's address as hex text without 0x, exact for all 64 bits. */
+/** An address as hex text without 0x, exact for all 64 bits. */
+export function hex(hi: number, lo: number): string {
+  return hi === 0 ? lo.toString(16) : hi.toString(16) + lo.toString(16).padStart(8, "0");
+}
+
+/** A block's address as hex text without 0x. */
 export function addressHex(data: Data, block: number): string {
-  const lo = (data.address_lo[block] ?? 0).toString(16);
-  const hi = data.address_hi[block] ?? 0;
-  return hi === 0 ? lo : hi.toString(16) + lo.padStart(8, "0");
+  return hex(data.address_hi[block] ?? 0, data.address_lo[block] ?? 0);
 }
 
 /** "b7f6d3a000000_0": address and use, as torch's own viewer writes it. */

@@ -6,6 +6,7 @@ Also writes the golden payloads that both sides of the wire are tested with: ``p
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,8 @@ def recording(
 ) -> Recording:
     """Events are (action, address, size) and a dict of ``stack``, ``stream``, ``pool``, ``metadata`` (optional).
 
-    Segments are dicts of address, size, and blocks (address, size, state); annotations (name, first, last event).
+    Segments are dicts of address, size, blocks (address, size, state), stream, pool, small, expandable; annotations
+    (name, first, last event).
     Event i happens at START_US + 1000 * i.
     """
     string, frame, stack = _Interner(), _Interner(), _Interner()
@@ -93,7 +95,8 @@ def recording(
     table = Events(*[np.array(c, d.dtype) for c, d in zip(columns, Events.columns(), strict=True)])
     seg_rows, block_rows = [], []
     for i, segment in enumerate(segments or []):
-        seg_rows.append((device, segment["address"], segment["size"], 0, 0, -1, 0, 0))
+        where = (device, segment["address"], segment["size"], segment.get("stream", 0), segment.get("pool", 0))
+        seg_rows.append((*where, -1, segment.get("small", 0), segment.get("expandable", 0)))
         for address, size, state in segment.get("blocks", []):
             block_rows.append((i, address, size, size, STATES.index(state), -1))
     marks = [(string(name), device, START_US + 1000 * lo, START_US + 1000 * hi) for name, lo, hi in annotations or []]
@@ -196,6 +199,66 @@ def without_history() -> Recording:
     )
 
 
+def allocator() -> Recording:
+    """Every way in which segments come and go, in three pools and on two streams.
+
+    An expandable segment grows in three pieces, the middle one is unmapped (which cuts it) and mapped again by another
+    line; a graph's pool keeps a segment; a MemPool's lies on stream 1; a small segment is freed and born again at its
+    address; one block was there before and is freed; one spans two pieces; one is pending over the unmapping.
+    """
+    grown, small, graph, own, old = BASE, BASE + 256 * MIB, BASE + 300 * MIB, BASE + 400 * MIB, BASE + 500 * MIB
+    in_graph, in_own = {"pool": 1, "stack": LOSS}, {"pool": 2, "stream": 1, "stack": TRAIN}
+    return recording(
+        [
+            ("segment_map", grown, 20 * MIB, {"stack": TRAIN}),
+            ("alloc", grown, 18 * MIB, {"stack": TRAIN}),
+            ("segment_map", grown + 20 * MIB, 40 * MIB, {"stack": LOSS}),
+            ("alloc", grown + 18 * MIB, 30 * MIB - 100, {"stack": LOSS}),
+            ("segment_alloc", small, 2 * MIB, {"stack": FREE}),
+            ("alloc", small + 512, 300, {"stack": FREE}),
+            ("free_requested", old, 8 * MIB, {"stack": FREE}),
+            ("free_completed", old, 8 * MIB),
+            ("segment_free", old, 20 * MIB),
+            ("free_requested", grown + 18 * MIB, 30 * MIB - 100, {"stack": FREE}),
+            ("free_completed", grown + 18 * MIB, 30 * MIB - 100),
+            ("segment_unmap", grown + 20 * MIB, 20 * MIB),
+            ("segment_alloc", graph, 20 * MIB, in_graph),
+            ("alloc", graph, 5 * MIB, in_graph),
+            ("segment_alloc", own, 32 * MIB, in_own),
+            ("alloc", own + MIB, 4 * MIB, in_own),
+            ("free_requested", graph, 5 * MIB, in_graph),
+            ("free_completed", graph, 5 * MIB, in_graph),
+            ("free_requested", own + MIB, 4 * MIB, in_own),
+            ("free_requested", small + 512, 300),
+            ("free_completed", small + 512, 300),
+            ("segment_free", small, 2 * MIB),
+            ("segment_map", grown + 20 * MIB, 20 * MIB, {"stack": FREE}),
+            ("oom", 3 << 30, 24 * MIB, {"stack": TRAIN}),
+            ("segment_alloc", small, 2 * MIB, {"stack": TRAIN}),
+            ("alloc", small, 1 * MIB, {"stack": TRAIN}),
+            ("free_completed", own + MIB, 4 * MIB, in_own),
+            ("snapshot", 0, 0),
+        ],
+        [
+            {
+                "address": grown,
+                "size": 60 * MIB,
+                "expandable": 1,
+                "blocks": [(grown, 18 * MIB, "active_allocated"), (grown + 18 * MIB, 42 * MIB, "inactive")],
+            },
+            {
+                "address": small,
+                "size": 2 * MIB,
+                "small": 1,
+                "blocks": [(small, MIB, "active_allocated"), (small + MIB, MIB, "inactive")],
+            },
+            {"address": graph, "size": 20 * MIB, "pool": 1, "blocks": [(graph, 20 * MIB, "inactive")]},
+            {"address": own, "size": 32 * MIB, "pool": 2, "stream": 1, "blocks": [(own, 32 * MIB, "inactive")]},
+        ],
+        name="allocator",
+    )
+
+
 MARKUP = "</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>{{script}}&amp;\"'"
 
 
@@ -219,15 +282,42 @@ def hostile() -> Recording:
     )
 
 
-GOLDENS = {f.__name__: f for f in (first, without_time, without_history, hostile)}
+GOLDENS = {f.__name__: f for f in (first, without_time, without_history, allocator, hostile)}
 
 
 def golden_files(make: Any) -> dict[str, bytes]:
-    """What a golden's folder holds: the header as JSON, the columns one after the other, each padded to 8 bytes."""
-    header, buffers = payload(Trace(make()))
+    """What a golden's folder holds.
+
+    The header as JSON; the columns one after the other, each padded to 8 bytes; and the allocator at every moment,
+    which the front end works out from the columns and must find the same.
+    """
+    trace = Trace(make())
+    header, buffers = payload(trace)
     columns = b"".join(bytes(b) + bytes(-b.nbytes % 8) for b in buffers)
     written = json.dumps(header, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
-    return {"header.json": written.encode(), "columns.bin": columns}
+    maps = [json.dumps(address_map(trace, m)) for m in range(trace.n_events + 1)]
+    return {
+        "header.json": written.encode(),
+        "columns.bin": columns,
+        "addresses.json": ("[\n" + ",\n".join(maps) + "\n]\n").encode(),
+    }
+
+
+def address_map(trace: Trace, moment: int) -> dict[str, Any]:
+    """`allocator_at` and `fragmentation_at` as plain values; a block is [offset, size, requested, state, id]."""
+    state, judged = trace.allocator_at(moment), asdict(trace.fragmentation_at(moment))
+    segments = [
+        {
+            "address": f"{s.address:x}",
+            "size": s.size,
+            "stream": s.stream,
+            "pool": -1 if s.pool is None else trace.recording.pools.index(s.pool),
+            "kind": s.kind,
+            "blocks": [[b.address - s.address, b.size, b.requested, b.state, b.block] for b in s.blocks],
+        }
+        for s in state.segments
+    ]
+    return {"moment": moment, "segments": segments, "fragmentation": judged}
 
 
 if __name__ == "__main__":

@@ -50,6 +50,25 @@ def test_stacked_blocks_are_the_curves_at_every_moment(name, data):
     assert np.array_equal(c["reserved"][steps], trace.curve("reserved"))
 
 
+@pytest.mark.parametrize("name", ["allocator", *RECORDINGS])
+def test_segments_come_to_reserved_and_no_event_is_left_untold(name, data):
+    source = GOLDENS[name]() if name in GOLDENS else load_recording(data / f"{name}.pickle.xz")
+    trace = Trace(source)
+    header, c = decode(wire.payload(trace))
+    born, gone, size = c["seg_alloc_event"], c["seg_free_event"], c["seg_size"]
+    for m in range(header["n_events"] + 1):
+        assert size[(born < m) & ((gone == -1) | (gone >= m))].sum() == trace.curve("reserved")[m]
+    told = {e for column in ("alloc_event", "free_requested_event", "free_event") for e in c[column] if e >= 0}
+    assert sorted([*told, *c["loose_event"]]) == list(range(header["n_events"]))
+    events = trace.events
+    assert np.array_equal(c["loose_size"], events.size[c["loose_event"]])
+    for stack, event in zip(c["loose_stack"], c["loose_event"], strict=True):
+        rows = [] if stack < 0 else c["stack_frame"][c["stack_offset"][stack] : c["stack_offset"][stack + 1]]
+        own = events.stack[event]
+        frames = source.stack_frames[source.stacks[own] : source.stacks[own + 1]] if own >= 0 else []
+        assert [c["frame_line"][r] for r in rows] == [source.frames.line[r] for r in frames]
+
+
 @pytest.mark.parametrize("name", ["first", "annotated_transformer"])
 def test_stacks_times_and_names_survive_the_renumbering(name, data):
     source = GOLDENS[name]() if name in GOLDENS else load_recording(data / f"{name}.pickle.xz")

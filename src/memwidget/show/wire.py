@@ -64,11 +64,13 @@ def payload(trace: Trace) -> Payload:
     Payload
         The buffers are little endian and may share memory with the trace.
     """
-    strings = _Strings(trace.recording.strings)
+    strings, used = _Strings(trace.recording.strings), _used_stacks(trace)
     columns: list[tuple[str, str, Array]] = []
     columns += _event_columns(trace)
-    columns += _block_columns(trace, strings)
-    columns += _stack_columns(trace, strings)
+    columns += _block_columns(trace, strings, used)
+    columns += _loose_columns(trace, used)
+    columns += _segment_columns(trace, used)
+    columns += _stack_columns(trace, strings, used)
     columns += _curve_columns(trace)
     columns += _band_columns(trace, strings)
 
@@ -161,12 +163,52 @@ def _event_columns(trace: Trace) -> list[tuple[str, str, Array]]:
     return columns
 
 
-def _block_columns(trace: Trace, strings: _Strings) -> list[tuple[str, str, Array]]:
+def _loose_columns(trace: Trace, used: Array) -> list[tuple[str, str, Array]]:
+    """Events that no block tells of: segments coming and going, failures, snapshots, frees of nothing.
+
+    All others are the alloc, the request or the completion of a block, whose columns say the rest.
+    """
+    events, at = trace.events, _loose(trace)
+    address = events.address[at]
+    return [
+        ("loose_event", "i4", at),
+        ("loose_size", "f8", events.size[at]),
+        ("loose_address_lo", "u4", address & np.uint64(0xFFFFFFFF)),
+        ("loose_address_hi", "u4", address >> np.uint64(32)),
+        ("loose_stream", "i4", events.stream[at]),
+        ("loose_pool", "i4", events.pool[at]),
+        ("loose_stack", "i4", _renumber(events.stack[at], used)),
+    ]
+
+
+def _loose(trace: Trace) -> Array:
+    told = np.zeros(trace.n_events, bool)
+    for column in ("alloc_event", "free_requested_event", "free_event"):
+        rows = trace.blocks[column]
+        told[rows[rows >= 0]] = True
+    return np.flatnonzero(~told)
+
+
+def _segment_columns(trace: Trace, used: Array) -> list[tuple[str, str, Array]]:
+    segments = trace.segments
+    return [
+        ("seg_address_lo", "u4", segments["address"] & np.uint64(0xFFFFFFFF)),
+        ("seg_address_hi", "u4", segments["address"] >> np.uint64(32)),
+        ("seg_size", "f8", segments["size"]),
+        ("seg_stream", "i4", segments["stream"]),
+        ("seg_pool", "i4", segments["pool"]),
+        ("seg_kind", "u1", segments["kind"]),
+        ("seg_alloc_event", "i4", segments["alloc_event"]),
+        ("seg_free_event", "i4", segments["free_event"]),
+        ("seg_stack", "i4", _renumber(segments["stack"], used)),
+    ]
+
+
+def _block_columns(trace: Trace, strings: _Strings, used: Array) -> list[tuple[str, str, Array]]:
     blocks, address = trace.blocks, trace.blocks["address"]
     metadata = np.full(len(blocks), -1, np.int32)
     seen = blocks["alloc_event"] >= 0
     metadata[seen] = trace.events.metadata[blocks["alloc_event"][seen]]
-    used = _used_stacks(trace)
     return [
         ("size", "f8", blocks["size"]),
         ("requested", "f8", blocks["requested"]),
@@ -200,6 +242,8 @@ def _used_stacks(trace: Trace) -> Array:
     mask = np.zeros(trace.recording.n_stacks + 1, bool)  # the last entry takes the -1s
     mask[blocks["stack"]] = True
     mask[blocks["free_stack"]] = True
+    mask[trace.segments["stack"]] = True
+    mask[trace.events.stack[_loose(trace)]] = True
     return np.flatnonzero(mask[:-1])
 
 
@@ -208,9 +252,8 @@ def _renumber(values: Array, used: Array) -> Array:
     return np.where(values >= 0, np.searchsorted(used, values), -1)
 
 
-def _stack_columns(trace: Trace, strings: _Strings) -> list[tuple[str, str, Array]]:
+def _stack_columns(trace: Trace, strings: _Strings, used: Array) -> list[tuple[str, str, Array]]:
     recording, frames = trace.recording, trace.recording.frames
-    used = _used_stacks(trace)
     starts = recording.stacks[used].astype(np.int64)
     lengths = recording.stacks[used + 1] - starts
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
