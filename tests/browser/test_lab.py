@@ -17,8 +17,10 @@ RECORD = """\
 kept = forward()
 """
 VIEW = """\
-view = memwidget.MemView(trace)
-view
+import ipywidgets
+view, heard = memwidget.MemView(trace), ipywidgets.Label()
+view.observe(lambda change: setattr(heard, "value", f"Python heard of block {change.new}"), "selection")
+display(view, heard)
 """
 #: What Python knows of the block that was clicked in the page.
 ASK = """\
@@ -68,6 +70,7 @@ def test_record_click_read_and_record_again(lab, notebook):
     click_last_column(page, second, 0.5)
     second.locator(".mw-detail").wait_for()
     clicked = int(second.locator(".mw-detail").get_attribute("data-block"))
+    page.get_by_text(f"Python heard of block {clicked}").wait_for()
     lab.run(page, 3)
     said = page.locator('[data-mime-type="application/vnd.jupyter.stdout"]', has_text="forward").inner_text()
     assert json.loads(said) == [clicked, 12_000_000, "forward", 5, 12_000_000]
