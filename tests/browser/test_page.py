@@ -1,0 +1,349 @@
+"""The widget in a page: what is drawn is what is clicked, and what it tells the kernel is what Python worked out.
+
+`open_page` fails a test on any request, console error or exception.
+"""
+
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+import memwidget as mw
+from browser.pages import READY, Timeline, kernel_page
+from memwidget.trace.trace import Trace
+from show.hand_made import first
+
+MIB = 1 << 20
+#: What `first` reserves at most, with the air above it: the upper edge of its picture.
+TOP = 22 * MIB * 1.04
+
+
+@pytest.fixture(scope="module")
+def hand_made():
+    """Give the trace of a few events, worked out on paper: see show/hand_made.py."""
+    return Trace(first())
+
+
+@pytest.fixture(scope="module")
+def transformer(data):
+    """Give a real one: three training steps with annotations, 1,573 blocks."""
+    return mw.load(data / "annotated_transformer.pickle.xz")
+
+
+@pytest.fixture
+def show(open_page, tmp_path):
+    """Give a function that opens a trace in a page whose kernel the test plays."""
+
+    def show(trace, *, viewport=(1400, 700), **options):
+        page_options = {key: options.pop(key) for key in ("color_scheme", "device_scale_factor") if key in options}
+        path = tmp_path / "page.html"
+        path.write_text(kernel_page(trace, **options), "utf-8")
+        page = open_page(path.as_uri(), viewport=viewport, **page_options)
+        return Timeline(page, trace)
+
+    return show
+
+
+def test_a_click_pins_the_block_under_the_pointer(show, hand_made):
+    it = show(hand_made)
+    it.page.mouse.click(it.x(4), it.y(11 * MIB, TOP))
+    it.settle()
+    assert (it.trait("selection"), it.trait("moment")) == (1, 4)
+    facts = it.facts()
+    assert facts["Size"] == "6.00 MiB"
+    assert facts["Allocated"].startswith("event 2")
+    assert facts["Freed"].startswith("event 5")
+    expect(it.page.locator(".mw-headline")).to_contain_text("loss = criterion(out, y)")
+    expect(it.page.locator(".mw-stack").nth(1)).to_contain_text("train.py:44")
+    it.page.mouse.click(it.x(4), it.y(11 * MIB, TOP))
+    it.settle()
+    assert it.trait("selection") == -1
+
+
+def test_a_pending_free_stands_on_top_and_says_so(show, hand_made):
+    it = show(hand_made)
+    it.page.mouse.move(it.x(6), it.y(8 * MIB + 3 * MIB, TOP))
+    expect(it.root).to_have_attribute("data-hovered", "1")
+    expect(it.page.locator(".mw-tooltip")).to_contain_text("waiting for another stream")
+    it.tell("moment", 6)
+    assert it.facts()["Allocated"] == "8.00 MiB"
+    assert it.facts()["Active"] == "14.0 MiB (6.00 MiB pending)"
+
+
+def test_every_live_block_of_a_column_can_be_hovered(show, hand_made):
+    it = show(hand_made)
+    seen = []
+    for amount in np.arange(0.25, 22, 0.5):
+        it.page.mouse.move(it.x(10), it.y(amount * MIB, TOP))
+        seen.append(int(it.root.get_attribute("data-hovered")))
+    thick = {block for block in hand_made.live_at(10).tolist() if hand_made.blocks["size"][block] >= MIB}
+    assert set(seen) - {-1} == thick
+    assert [block for block in seen if block >= 0] == sorted(block for block in seen if block >= 0)
+
+
+def test_the_stack_in_the_panel_is_the_one_python_gives(show, transformer):
+    it = show(transformer)
+    known = [block for block in range(transformer.n_blocks) if transformer.site(block)]
+    block = max(known, key=lambda block: len(transformer.stack(block)))
+    it.tell("selection", block)
+    for fold in it.page.locator(".mw-stack").first.locator("summary").all():
+        fold.click()
+    shown = it.page.locator(".mw-stack").first.locator(".mw-frame-name").all_inner_texts()
+    assert shown == [frame.name for frame in transformer.stack(block)]
+    site = transformer.stack_site[transformer.blocks["stack"][block]]
+    expect(it.page.locator(".mw-headline-site")).to_have_text(transformer.site_label(site))
+
+
+def test_a_block_without_a_stack_says_why(show, transformer):
+    it = show(transformer)
+    block = next(b for b in range(transformer.n_blocks) if transformer.no_stack_reason(b))
+    it.tell("selection", block)
+    expect(it.page.locator(".mw-nostack")).to_have_text(transformer.no_stack_reason(block))
+
+
+def test_search_counts_what_python_counts_and_dims_the_rest(show, transformer):
+    it = show(transformer)
+    lit = it.page.screenshot(clip=_clip(it.plot))
+    it.page.get_by_role("searchbox").fill("optim/adam.py")
+    files = [{frame.filename for frame in transformer.stack(block)} for block in range(transformer.n_blocks)]
+    expected = sum(any("optim/adam.py" in name for name in each) for each in files)
+    assert 0 < expected < transformer.n_blocks
+    expect(it.root).to_have_attribute("data-hits", str(expected))
+    it.settle()
+    assert it.page.screenshot(clip=_clip(it.plot)) != lit
+    it.page.keyboard.press("Escape")
+    expect(it.root).to_have_attribute("data-hits", "")
+    it.settle()
+    assert it.page.screenshot(clip=_clip(it.plot)) == lit
+
+
+def test_shift_drag_gives_the_totals_of_the_range(show, hand_made):
+    it = show(hand_made)
+    it.page.keyboard.down("Shift")
+    # From the edge of moment 2 to the edge of moment 6: the events 2, 3, 4 and 5.
+    it.page.mouse.move(it.x(1.5), it.y(20 * MIB, TOP))
+    it.page.mouse.down()
+    it.page.mouse.move(it.x(4), it.y(20 * MIB, TOP))
+    it.page.mouse.move(it.x(5.5), it.y(20 * MIB, TOP))
+    it.page.mouse.up()
+    it.page.keyboard.up("Shift")
+    it.settle()
+    facts = it.facts()
+    assert facts["Moments"] == "2 to 6"
+    assert facts["Allocated"] == "6.00 MiB in 2"
+    assert facts["Freed"] == "6.00 MiB in 1"
+    assert facts["Highest"] == "14.0 MiB at 5"
+    assert it.trait("window") == [0, 0]
+
+
+def test_ctrl_wheel_zooms_at_the_pointer_and_a_plain_wheel_scrolls_the_page(show, transformer):
+    it = show(transformer, viewport=(1200, 400))
+    middle = it.plot["y"] + it.plot["height"] / 2
+    it.page.mouse.move(it.x(2000), middle)
+    it.page.keyboard.down("Control")
+    for _ in range(6):
+        it.page.mouse.wheel(0, -120)
+    it.page.keyboard.up("Control")
+    it.settle()
+    lo, hi = it.page.wait_for_function("() => model.traits.window[1] > 0 && model.traits.window").json_value()
+    assert lo < 2000 < hi
+    assert hi - lo < transformer.n_events / 4
+    whole = (2000 - 0) / (transformer.n_events + 1)
+    assert abs((2000 - lo) / (hi - lo) - whole) < 0.02, "the moment under the pointer moved"
+    it.page.mouse.wheel(0, 100)
+    it.page.wait_for_function("() => scrollY > 0")
+    expect(it.page.locator(".mw-hint")).to_have_attribute("data-shown", "true")
+    assert it.trait("window") == [lo, hi]
+
+
+def test_python_moves_the_window_the_moment_and_the_query(show, transformer):
+    it = show(transformer)
+    it.tell("window", [1000, 1500])
+    it.page.mouse.click(it.x(1250, (1000, 1500)), it.y(50 * MIB, transformer.peak_reserved * 1.04))
+    it.settle()
+    assert it.trait("moment") == 1250
+    live = transformer.live_at(1250)
+    below = np.cumsum(transformer.blocks["size"][live])
+    assert it.trait("selection") == live[np.searchsorted(below, 50 * MIB)]
+    it.page.get_by_role("button", name="Show everything").click()
+    it.settle()
+    assert it.trait("window") == [0, 0]
+    it.tell("selection", -1)
+    it.tell("moment", 10)
+    expect(it.page.locator(".mw-panel-head")).to_contain_text("At moment 10")
+    it.tell("query", "linear.py")
+    expect(it.page.get_by_role("searchbox")).to_have_value("linear.py")
+
+
+def test_keys_work_with_focus_only_and_stay_inside(show, transformer):
+    it = show(transformer)
+    it.page.evaluate("() => { window.leaked = []; addEventListener('keydown', (e) => leaked.push(e.key)); }")
+    it.page.keyboard.press("p")
+    assert it.trait("moment") == -1, "a key was taken without focus"
+    it.root.focus()
+    it.page.keyboard.press("p")
+    assert it.trait("moment") == transformer.peak_event
+    it.page.keyboard.press("ArrowUp")
+    hovered = int(it.root.get_attribute("data-hovered"))
+    assert hovered in transformer.live_at("peak")
+    it.page.keyboard.press("Enter")
+    assert it.trait("selection") == hovered
+    it.page.keyboard.press("/")
+    it.page.keyboard.type("pa?")
+    expect(it.page.get_by_role("searchbox")).to_have_value("pa?")
+    assert it.page.get_by_role("dialog").count() == 0
+    for _ in range(2):
+        it.page.keyboard.press("Escape")
+    assert (it.trait("query"), it.trait("selection")) == ("", -1)
+    it.page.keyboard.press("?")
+    expect(it.page.get_by_role("dialog")).to_contain_text("Shift+drag")
+    assert it.page.evaluate("leaked") == ["p"]
+
+
+def test_the_oom_button_goes_where_memory_ran_out(show, hand_made):
+    it = show(hand_made)
+    it.page.get_by_role("button", name="Go to the next out of memory").click()
+    it.settle()
+    assert it.trait("moment") == hand_made.oom_moments[0]
+    expect(it.page.locator(".mw-oom").first).to_contain_text("64.0 MiB asked for, 8.00 MiB allocated")
+
+
+def test_a_band_is_told_and_zoomed_to(show, transformer):
+    it = show(transformer)
+    band = max((band for band in transformer.bands if band.depth == 0), key=lambda band: band.hi - band.lo)
+    x, y = it.x((band.lo + band.hi) / 2), it.plot["y"] - 10
+    rows = {(each.kind, each.depth) for each in transformer.bands}
+    y = it.plot["y"] - 14 * len(rows) + 4
+    it.page.mouse.move(x, y)
+    expect(it.page.locator(".mw-tooltip")).to_contain_text(band.name)
+    it.page.mouse.click(x, y)
+    it.settle()
+    lo, hi = it.trait("window")
+    assert lo <= band.lo
+    assert band.hi <= hi
+    assert hi - lo < 1.2 * (band.hi - band.lo)
+
+
+def test_time_axis_keeps_the_window_and_spreads_by_time(show, hand_made):
+    it = show(hand_made)
+    it.page.get_by_role("button", name="Horizontal axis: time").click()
+    it.settle()
+    assert it.trait("axis") == "time"
+    # Events come every millisecond from 0 to 11 ms: moment 7 begins at 6 ms.
+    box = it.plot
+    it.page.mouse.move(box["x"] + box["width"] * 6.5 / 11, it.y(1 * MIB, TOP))
+    expect(it.page.locator(".mw-status")).to_contain_text("moment 7 ")
+
+
+def test_the_theme_follows_the_page(show, hand_made):
+    it = show(hand_made, color_scheme="light")
+    corner = _clip({**it.plot, "width": 4, "height": 4})
+    light = it.page.screenshot(clip=corner)
+    it.page.evaluate("document.body.setAttribute('data-jp-theme-light', 'false')")
+    expect(it.root).to_have_attribute("data-theme", "dark")
+    it.settle()
+    assert it.page.screenshot(clip=corner) != light
+    it.page.evaluate("document.body.removeAttribute('data-jp-theme-light')")
+    it.page.evaluate("document.body.className = 'vscode-dark'")
+    expect(it.root).to_have_attribute("data-theme", "dark")
+    it.page.evaluate("document.body.className = ''")
+    it.page.evaluate("document.body.style.background = 'rgb(20, 20, 20)'")
+    expect(it.root).to_have_attribute("data-theme", "dark")
+    it.page.evaluate("document.body.style.background = ''")
+    expect(it.root).to_have_attribute("data-theme", "light")
+    it.page.emulate_media(color_scheme="dark")
+    expect(it.root).to_have_attribute("data-theme", "dark")
+    it.tell("theme", "light")
+    expect(it.root).to_have_attribute("data-theme", "light")
+
+
+def test_a_silent_kernel_is_asked_again_and_nothing_jumps(open_page, tmp_path, transformer):
+    path = tmp_path / "page.html"
+    path.write_text(kernel_page(transformer, silent=True), "utf-8")
+    page = open_page("about:blank")
+    page.clock.install()
+    page.goto(path.as_uri())
+    root = page.locator("[data-testid=memwidget]")
+    root.wait_for()
+    before = root.bounding_box()
+    stage = page.locator(".mw-over").bounding_box()
+    expect(page.locator(".mw-title")).to_contain_text("peak 660 MiB")
+    page.clock.fast_forward(5_500)
+    expect(page.locator(".mw-message")).to_contain_text("Waiting for the kernel")
+    page.clock.fast_forward(10_500)
+    page.clock.fast_forward(20_500)
+    page.clock.fast_forward(60_000)
+    ids = page.evaluate("model.sent.map(({ id }) => id)")
+    assert len(ids) == 4
+    assert len(set(ids)) == 1
+    expect(root).to_have_attribute("data-state", "overview")
+    page.evaluate("model.answer()")
+    page.locator(READY).wait_for()
+    assert root.bounding_box() == before
+    assert page.locator(".mw-over").bounding_box() == stage
+    expect(page.locator(".mw-message")).to_be_hidden()
+
+
+def test_an_error_of_the_kernel_is_shown_in_the_widget(open_page, tmp_path, hand_made):
+    path = tmp_path / "page.html"
+    path.write_text(kernel_page(hand_made, silent=True), "utf-8")
+    page = open_page(path.as_uri())
+    page.wait_for_function("() => window.model?.sent.length === 1")
+    page.evaluate("model.refuse('The recording is <b>gone</b>.')")
+    expect(page.get_by_role("alert")).to_have_text("The recording is <b>gone</b>.")
+    expect(page.locator("[data-testid=memwidget]")).to_have_attribute("data-state", "error")
+
+
+def test_rendering_again_asks_nothing_again_and_leaves_nothing_behind(show, transformer):
+    it = show(transformer)
+    it.page.mouse.click(it.x(2100), it.plot["y"] + it.plot["height"] - 20)
+    it.settle()
+    pinned = it.trait("selection")
+    assert pinned >= 0
+    it.page.evaluate("() => { stop.abort(); stop = mount(model, document.getElementById('here')); }")
+    it.page.locator(READY).wait_for()
+    assert it.page.evaluate("model.sent.length") == 1
+    assert it.page.locator("[data-testid=memwidget]").count() == 1
+    expect(it.page.locator(f".mw-detail[data-block='{pinned}']")).to_be_visible()
+    it.page.evaluate("stop.abort()")
+    assert it.page.evaluate("model.listening()") == 0
+    assert it.page.locator("[data-testid=memwidget]").count() == 0
+
+
+def test_seventeen_widgets_live_on_one_page(show, hand_made):
+    it = show(hand_made)
+    it.page.evaluate(
+        """() => {
+          for (let i = 1; i < 17; i++) {
+            const place = document.createElement("div");
+            document.body.append(place);
+            mount(new Model({ ...model.traits }, false), place);
+          }
+        }"""
+    )
+    expect(it.page.locator(READY)).to_have_count(17)
+    it.page.mouse.click(it.x(4), it.y(11 * MIB, TOP))
+    expect(it.page.locator(".mw-detail")).to_have_count(1)
+
+
+def test_a_narrow_cell_has_its_panel_below(show, transformer):
+    it = show(transformer, width="600px")
+    expect(it.root).to_have_attribute("data-narrow", "true")
+    panel = it.page.locator(".mw-panel").bounding_box()
+    assert panel["y"] > it.plot["y"] + it.plot["height"]
+    assert it.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    it.page.evaluate("document.getElementById('here').style.width = '1000px'")
+    expect(it.root).to_have_attribute("data-narrow", "false")
+    it.settle()
+    assert it.page.locator(".mw-panel").bounding_box()["x"] > it.plot["x"] + it.plot["width"]
+
+
+@pytest.mark.parametrize("ratio", [1, 1.5, 2])
+def test_the_drawing_has_one_pixel_a_device_pixel(show, hand_made, ratio):
+    it = show(hand_made, device_scale_factor=ratio)
+    width, height = it.page.locator(".mw-blocks").evaluate("(canvas) => [canvas.width, canvas.height]")
+    assert width == pytest.approx(it.plot["width"] * ratio, abs=0.01)
+    assert height == pytest.approx(it.plot["height"] * ratio, abs=0.01)
+
+
+def _clip(box):
+    return {key: box[key] for key in ("x", "y", "width", "height")}
