@@ -172,7 +172,17 @@ export interface Data extends History {
 }
 
 /** Rows are counted in these tables; all columns of one table are equally long. */
-type Table = "events" | "blocks" | "loose" | "segments" | "stacks+1" | "stacks" | "stack_frames" | "frames" | "reserved" | "bands";
+type Table =
+  | "events"
+  | "blocks"
+  | "loose"
+  | "segments"
+  | "stacks+1"
+  | "stacks"
+  | "stack_frames"
+  | "frames"
+  | "reserved"
+  | "bands";
 
 const COLUMNS: Record<string, readonly [Dtype, Table]> = {
   action: ["u1", "events"],
