@@ -9,6 +9,8 @@ A Recording holds columns, not objects::
     events[device]   one row an allocator event, in the allocator's own order
     segments         one row a segment at the end (any device); segment_blocks are the blocks inside them
     annotations      one row a named time range
+    labels           one row a live tensor seen at a sample point; spans: what the code did meanwhile, and when
+    saved, uses      deep mode: tensors that autograd kept, with their forward stack, and when backward took them
     stacks           offsets into stack_frames; stack s is stack_frames[stacks[s]:stacks[s + 1]], innermost first
     frames           filename, line, function name as indices into strings
 """
@@ -60,6 +62,20 @@ CATEGORIES = (
     "preexisting",
     "unknown",
 )
+
+
+#: Where a label was sampled: a model or optimizer that was handed over, the notebook's namespace, a module's call, an
+#: optimizer's step.
+SAMPLED = ("given", "namespace", "module", "optimizer")
+
+#: What a span is: the outermost module's call, a run of the autograd engine, an optimizer's step, any module's call.
+SPANS = ("forward", "backward", "optimizer", "module")
+SPAN = {name: code for code, name in enumerate(SPANS)}
+
+#: Span flags: autograd was recording and something required grad.
+TRAINS = 1
+#: Span flags: it lay within a run of the autograd engine (a recomputed forward, an optimizer step in backward).
+IN_BACKWARD = 2
 
 
 class SnapshotError(ValueError):
@@ -173,6 +189,49 @@ class Frames(Table):
 
 
 @dataclass(eq=False)
+class Labels(Table):
+    """One row a sample of a live tensor: what it was, and where its storage began."""
+
+    time_us: I64 = _column(np.int64, "when it was alive, since the Unix epoch", "us")
+    device: I32 = _column(np.int32, "device ordinal")
+    address: U64 = _column(np.uint64, "start of its storage", "address")
+    nbytes: I64 = _column(np.int64, "bytes of its storage", "bytes")
+    category: U8 = _column(np.uint8, "index into CATEGORIES; unknown: a name alone")
+    name: I32 = _column(np.int32, "qualified name, index into strings", none=-1)
+    how: U8 = _column(np.uint8, "index into SAMPLED")
+
+
+@dataclass(eq=False)
+class Spans(Table):
+    """One row a stretch of time in which the code did something known."""
+
+    kind: U8 = _column(np.uint8, "index into SPANS")
+    name: I32 = _column(np.int32, "module path or class, index into strings", none=-1)
+    thread: I32 = _column(np.int32, "0 is the thread that recorded; others are numbered as they came")
+    start_us: I64 = _column(np.int64, "since the Unix epoch", "us")
+    end_us: I64 = _column(np.int64, "since the Unix epoch", "us")
+    flags: U8 = _column(np.uint8, "TRAINS, IN_BACKWARD")
+
+
+@dataclass(eq=False)
+class Saved(Table):
+    """Deep mode: one row a tensor that autograd saved for backward."""
+
+    time_us: I64 = _column(np.int64, "since the Unix epoch", "us")
+    device: I32 = _column(np.int32, "device ordinal; -1 for memory that is not recorded", none=-1)
+    address: U64 = _column(np.uint64, "start of its storage", "address", 0)
+    stack: I32 = _column(np.int32, "forward stack, stack id", none=-1)
+
+
+@dataclass(eq=False)
+class Uses(Table):
+    """Deep mode: one row each time that backward took a saved tensor back."""
+
+    time_us: I64 = _column(np.int64, "since the Unix epoch", "us")
+    saved: I32 = _column(np.int32, "row of Saved")
+
+
+@dataclass(eq=False)
 class Recording:
     """What one source held, all devices together.
 
@@ -208,6 +267,10 @@ class Recording:
     segments: Segments = field(default_factory=Segments.empty)
     segment_blocks: SegmentBlocks = field(default_factory=SegmentBlocks.empty)
     annotations: Annotations = field(default_factory=Annotations.empty)
+    labels: Labels = field(default_factory=Labels.empty)
+    spans: Spans = field(default_factory=Spans.empty)
+    saved: Saved = field(default_factory=Saved.empty)
+    uses: Uses = field(default_factory=Uses.empty)
     frames: Frames = field(default_factory=Frames.empty)
     stacks: I32 = field(default_factory=lambda: np.zeros(1, np.int32))
     stack_frames: I32 = field(default_factory=lambda: np.zeros(0, np.int32))

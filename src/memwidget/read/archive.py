@@ -24,15 +24,22 @@ from memwidget.read.coding import decode, encode
 from memwidget.read.unpack import available, most_bytes
 from memwidget.recording import (
     ACTIONS,
+    CATEGORIES,
+    SAMPLED,
+    SPANS,
     STATES,
     Annotations,
     Events,
     Frames,
+    Labels,
     Recording,
+    Saved,
     SegmentBlocks,
     Segments,
     SnapshotError,
+    Spans,
     Table,
+    Uses,
 )
 
 HEADER = "memwidget.json"
@@ -45,7 +52,13 @@ _TABLES: dict[str, type[Table]] = {
     "segment_blocks": SegmentBlocks,
     "annotations": Annotations,
     "frames": Frames,
+    "labels": Labels,
+    "spans": Spans,
+    "saved": Saved,
+    "uses": Uses,
 }
+#: Tables that the first archives did not have.
+_LATER = {"labels", "spans", "saved", "uses"}
 _ARRAYS = ("stacks", "stack_frames")
 _BROKEN = "The archive is damaged: {}; save it again."
 
@@ -227,6 +240,8 @@ class _Archive:
         return content
 
     def _table(self, name: str, table: type[Table]) -> Any:
+        if name in _LATER and f"{name}.{table.columns()[0].name}" not in self.header["columns"]:
+            return table.empty()
         return table(**{c.name: self._column(f"{name}.{c.name}", np.dtype(c.dtype)) for c in table.columns()})
 
     def _column(self, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -267,6 +282,19 @@ def check(recording: Recording) -> None:
         ("frames.name", r.frames.name, 0, n_strings),
         ("frames.source", r.frames.source, -1, n_strings),
         ("annotations.name", r.annotations.name, 0, n_strings),
+        ("labels.category", r.labels.category, 0, len(CATEGORIES)),
+        ("labels.name", r.labels.name, -1, n_strings),
+        ("labels.how", r.labels.how, 0, len(SAMPLED)),
+        ("labels.nbytes", r.labels.nbytes, 0, _MAX_BYTES + 1),
+        ("labels.time_us", r.labels.time_us, 0, _MAX_BYTES + 1),
+        ("spans.kind", r.spans.kind, 0, len(SPANS)),
+        ("spans.name", r.spans.name, -1, n_strings),
+        ("spans.start_us", r.spans.start_us, 0, _MAX_BYTES + 1),
+        ("spans.end_us", r.spans.end_us, 0, _MAX_BYTES + 1),
+        ("saved.time_us", r.saved.time_us, 0, _MAX_BYTES + 1),
+        ("saved.stack", r.saved.stack, -1, r.n_stacks),
+        ("uses.time_us", r.uses.time_us, 0, _MAX_BYTES + 1),
+        ("uses.saved", r.uses.saved, 0, len(r.saved)),
         ("segments.size", r.segments.size, 0, _MAX_BYTES + 1),
         ("segments.device", r.segments.device, 0, 2**31),
         ("segment_blocks.segment", r.segment_blocks.segment, 0, len(r.segments)),
