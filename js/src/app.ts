@@ -178,7 +178,7 @@ export class App {
   /** Reacts to traits, whoever changed them: the user here, another view, or Python. */
   follow(): void {
     const reactions: Record<string, () => void> = {
-      moment: () => this.frames.request("panel"),
+      moment: () => this.momentChanged(),
       selection: () => this.selected(),
       window: () => this.windowChanged(),
       query: () => this.queryChanged(),
@@ -217,6 +217,14 @@ export class App {
     const moment = this.model.get("moment");
     const { header } = this.loaded.data;
     return moment < 0 ? header.peak_event : Math.min(moment, header.n_events);
+  }
+
+  /** A moment that Python asks for may lie outside the window. */
+  momentChanged(): void {
+    if (this.model.get("moment") >= 0) {
+      this.loaded?.viewport.reveal(this.moment);
+    }
+    this.frames.request("view", "panel");
   }
 
   windowChanged(): void {

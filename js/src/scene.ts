@@ -3,7 +3,7 @@
 
 import { clipTo, drawAbove, drawByteAxis, drawCapacity, drawMarks, drawMomentAxis, drawReserved } from "./axes.js";
 import type { Bands } from "./bands.js";
-import { type Camera, momentToX } from "./camera.js";
+import { bytesToY, type Camera, momentToX } from "./camera.js";
 import type { Picture } from "./columns.js";
 import { h } from "./dom.js";
 import { bytes } from "./format.js";
@@ -119,7 +119,9 @@ export class Scene {
     this.#drawRange(context, shown, chrome, accent);
     this.#drawCursor(context, shown, accent);
     this.#outline(context, picture, shown.hovered, 1, chrome.text, chrome.background);
-    this.#outline(context, picture, shown.selection, 2, accent, chrome.background);
+    if (!this.#outline(context, picture, shown.selection, 2, accent, chrome.background)) {
+      this.#dot(context, shown, accent, chrome.background);
+    }
     drawMarks(context, layout, timeline, view, [
       { moment: data.header.peak_event, color: chrome.muted },
       ...data.header.oom.map(({ moment }) => ({ moment, color: chrome.capacity })),
@@ -180,9 +182,9 @@ export class Scene {
     width: number,
     color: string,
     rim: string,
-  ): void {
+  ): boolean {
     if (block < 0) {
-      return;
+      return false;
     }
     if (this.#outlined !== picture) {
       this.#outlines.clear();
@@ -194,7 +196,7 @@ export class Scene {
       this.#outlines.set(block, path);
     }
     if (!path) {
-      return;
+      return false;
     }
     const { plot, ratio } = this.layout;
     context.save();
@@ -207,6 +209,32 @@ export class Scene {
     context.lineWidth = width * ratio;
     context.strokeStyle = color;
     context.stroke(path);
+    context.restore();
+    return true;
+  }
+
+  /** A pinned block too thin for a pixel: a dot where it lies, at the shown moment or where its life begins. */
+  #dot(context: CanvasRenderingContext2D, shown: Shown, accent: string, rim: string): void {
+    const { timeline, picture, selection } = shown;
+    if (selection < 0) {
+      return;
+    }
+    const there = (moment: number): boolean =>
+      timeline.isLive(selection, moment) || timeline.isPending(selection, moment);
+    const begin = Math.max(0, (timeline.history.alloc_event[selection] as number) + 1);
+    const moment = shown.moment >= 0 && there(shown.moment) ? shown.moment : begin;
+    const { plot } = this.layout;
+    const x = plot.x + momentToX(timeline, picture.view, moment + 0.5, plot.width);
+    const y = plot.y + bytesToY(picture.view, timeline.offsetAt(selection, moment), plot.height);
+    context.save();
+    clipTo(context, plot);
+    context.beginPath();
+    context.arc(x, y, 4, 0, 2 * Math.PI);
+    context.fillStyle = accent;
+    context.fill();
+    context.lineWidth = 1.5;
+    context.strokeStyle = rim;
+    context.stroke();
     context.restore();
   }
 

@@ -155,6 +155,75 @@ def test_ctrl_wheel_zooms_at_the_pointer_and_a_plain_wheel_scrolls_the_page(show
     assert it.trait("window") == [lo, hi]
 
 
+def test_the_minimap_moves_the_window(show, transformer):
+    it = show(transformer)
+    box = it.plot
+    y = box["y"] + box["height"] + 22 + 18
+    _drag(it.page, (box["x"] + box["width"] * 0.25, y), (box["x"] + box["width"] * 0.5, y))
+    it.settle()
+    lo, hi = it.trait("window")
+    n = transformer.n_events + 1
+    assert (lo / n, hi / n) == (pytest.approx(0.25, abs=0.005), pytest.approx(0.5, abs=0.005))
+    _drag(it.page, (box["x"] + box["width"] * 0.4, y), (box["x"] + box["width"] * 0.6, y))
+    it.settle()
+    lo, hi = it.trait("window")
+    assert (lo / n, hi / n) == (pytest.approx(0.45, abs=0.005), pytest.approx(0.7, abs=0.005))
+    _drag(it.page, (box["x"] + box["width"] * 0.7, y), (box["x"] + box["width"] * 0.9, y))
+    it.settle()
+    lo, hi = it.trait("window")
+    assert (lo / n, hi / n) == (pytest.approx(0.45, abs=0.005), pytest.approx(0.9, abs=0.005))
+    # A drag to the right in the drawing shows what lies to the left; here half a window.
+    _drag(it.page, (box["x"] + 100, box["y"] + 50), (box["x"] + 100 + box["width"] / 2, box["y"] + 50))
+    it.settle()
+    lo, hi = it.trait("window")
+    assert (lo / n, hi / n) == (pytest.approx(0.225, abs=0.005), pytest.approx(0.675, abs=0.005))
+
+
+def test_two_fingers_zoom(show, transformer):
+    it = show(transformer)
+    it.page.evaluate(
+        """([x, y]) => {
+          const stage = document.querySelector(".mw-stage");
+          stage.setPointerCapture = () => {};
+          const touch = (type, id, at) => stage.dispatchEvent(new PointerEvent(type,
+            { pointerId: id, pointerType: "touch", clientX: at, clientY: y, bubbles: true }));
+          touch("pointerdown", 1, x - 50);
+          touch("pointerdown", 2, x + 50);
+          for (const apart of [70, 90, 100]) {
+            touch("pointermove", 1, x - apart);
+            touch("pointermove", 2, x + apart);
+          }
+          touch("pointerup", 1, x - 100);
+          touch("pointerup", 2, x + 100);
+        }""",
+        [it.x(2000), it.plot["y"] + 100],
+    )
+    it.settle()
+    lo, hi = it.trait("window")
+    assert hi - lo == pytest.approx((transformer.n_events + 1) / 2, rel=0.01)
+    assert lo < 2000 < hi
+    assert it.trait("selection") == -1
+
+
+def test_edges_change_the_height_and_the_panel(show, transformer):
+    it = show(transformer)
+    box = it.root.bounding_box()
+    bottom = box["y"] + box["height"] - 2
+    _drag(it.page, (box["x"] + 300, bottom), (box["x"] + 300, bottom + 100))
+    it.settle()
+    assert it.trait("height") == 560
+    assert it.root.bounding_box()["height"] == 560
+    width = it.plot["width"]
+    splitter = it.page.locator(".mw-splitter").bounding_box()
+    y = splitter["y"] + 100
+    _drag(it.page, (splitter["x"], y), (splitter["x"] - 100, y))
+    it.settle()
+    assert it.plot["width"] == pytest.approx(width - 100, abs=1)
+    it.page.get_by_role("button", name="Close the panel").click()
+    it.settle()
+    assert it.plot["width"] > width + 300
+
+
 def test_python_moves_the_window_the_moment_and_the_query(show, transformer):
     it = show(transformer)
     it.tell("window", [1000, 1500])
@@ -343,6 +412,14 @@ def test_the_drawing_has_one_pixel_a_device_pixel(show, hand_made, ratio):
     width, height = it.page.locator(".mw-blocks").evaluate("(canvas) => [canvas.width, canvas.height]")
     assert width == pytest.approx(it.plot["width"] * ratio, abs=0.01)
     assert height == pytest.approx(it.plot["height"] * ratio, abs=0.01)
+
+
+def _drag(page, start, end):
+    page.mouse.move(*start)
+    page.mouse.down()
+    for part in (0.25, 0.5, 0.75, 1):
+        page.mouse.move(*(a + (b - a) * part for a, b in zip(start, end, strict=True)))
+    page.mouse.up()
 
 
 def _clip(box):
