@@ -27,12 +27,13 @@ export class Painter {
       this.#image = context.createImageData(width, height);
     }
     const pixels = new Uint32Array(this.#image.data.buffer);
-    fill(pixels, ids, width, height, table, Math.max(1, Math.round(ratio)));
+    fillPixels(pixels, ids, width, height, table, Math.max(1, Math.round(ratio)));
     context.putImageData(this.#image, 0, 0);
   }
 }
 
-function fill(
+/** Writes every pixel of a picture; exported for its test. */
+export function fillPixels(
   pixels: Uint32Array,
   ids: Uint32Array,
   width: number,
@@ -63,13 +64,26 @@ function fill(
           color = mix(color, background);
         }
       } else if (x > 0 && ids[p - 1] !== id && x + reach < width && ids[p + reach] === id) {
-        if ((p + down < end && ids[p + down] === id) || (p - down >= 0 && ids[p - down] === id)) {
+        if (tall(ids, p, width, end, reach)) {
           color = mix(color, background);
         }
       }
       pixels[p] = color;
     }
   }
+}
+
+/** Whether the block at `p` is more than `reach` pixels tall in its column. */
+function tall(ids: Uint32Array, p: number, width: number, end: number, reach: number): boolean {
+  const id = ids[p];
+  let more = 0;
+  for (let q = p - width; q >= 0 && ids[q] === id && more < reach; q -= width) {
+    more++;
+  }
+  for (let q = p + width; q < end && ids[q] === id && more < reach; q += width) {
+    more++;
+  }
+  return more >= reach;
 }
 
 /** The strokes of a block's outline as a path in device pixels of the picture; null where the block has no pixel. */
