@@ -159,6 +159,16 @@ def test_a_freed_block_says_where_only_if_asked():
     assert with_stack.tolist() == [kept.untyped_storage().nbytes()]
 
 
+def test_a_bare_storage_has_no_line_and_says_why():
+    with mw.memtrace() as rec:
+        kept = torch.ones(10)
+        bare = torch.UntypedStorage(1000)
+    (block,) = (rec.trace.blocks["requested"] == bare.nbytes()).nonzero()[0]
+    assert rec.trace.site(block) is None
+    assert "outside any operator" in rec.trace.no_stack_reason(block)
+    assert kept.numel() == 10
+
+
 def test_scopes_of_the_user_become_annotations():
     with mw.memtrace() as rec:
         with torch.profiler.record_function("forward"):

@@ -31,7 +31,11 @@ def available(backend: str) -> str | None:
 
     for kind in ("cuda", "xpu") if backend == "auto" else (backend,):
         device = getattr(torch, kind, None)
-        if device is not None and device.is_available() and hasattr(device.memory, "_record_memory_history"):
+        if (
+            device is not None
+            and device.is_available()
+            and hasattr(getattr(device, "memory", None), "_record_memory_history")
+        ):
             return kind
     return None
 
@@ -115,8 +119,8 @@ class DeviceRecorder:
         self._foreign = self._already_on(device.memory)
         if self._foreign:
             self._notes.append(
-                "Somebody else's memory history was already on: it was left as it is and cut to this recording, "
-                "so its own options (stacks, context, max_entries) apply."
+                "A memory history was already on (another tool's, or a recording around this one): it was left as it "
+                "is and cut to this recording, so its own options (stacks, context, max_entries) apply."
             )
             self._mark(device.memory)
         else:

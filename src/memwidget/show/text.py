@@ -63,7 +63,12 @@ def summary(trace: Trace) -> str:
 
 def _without_history(trace: Trace, title: str) -> list[str]:
     # Nothing was recorded, which is not the same as nothing having been allocated: never "0 bytes".
-    lines = [f"{title}: history not recorded, so there is no timeline and no peak"]
+    recorded = "backend" in trace.recording.facts  # by our recorder, which was on
+    lines = [
+        f"{title}: nothing was allocated or freed while recording"
+        if recorded
+        else f"{title}: history not recorded, so there is no timeline and no peak"
+    ]
     segments = trace.recording.segments
     mine = segments.device == trace.device
     if mine.any():

@@ -198,7 +198,10 @@ class MemView(anywidget.AnyWidget):
 
     @t.validate("device")
     def _valid_device(self, proposal: Any) -> Any:
-        return self._within(proposal, lambda trace: proposal["value"] in trace.devices, "is not in this recording")
+        # An empty recording has no devices, and still a trace of one.
+        return self._within(
+            proposal, lambda trace: proposal["value"] in (trace.device, *trace.devices), "is not in this recording"
+        )
 
     @t.validate("moment")
     def _valid_moment(self, proposal: Any) -> Any:

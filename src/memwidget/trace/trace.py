@@ -36,8 +36,9 @@ NO_STACK = (
     'Allocated in backward, on autograd\'s own thread, which has no Python stack; stacks="all" shows the C++ side.',
     "The recording kept no stacks at all (context=None).",
     "The recording kept no stack for this allocation.",
+    "Allocated outside any operator (a bare storage, say), where the CPU recorder sees no line.",
 )
-_STACK, _EARLIER, _BACKWARD, _NO_STACKS, _NOT_KEPT = range(len(NO_STACK))
+_STACK, _EARLIER, _BACKWARD, _NO_STACKS, _NOT_KEPT, _NO_OPERATOR = range(len(NO_STACK))
 
 
 class Frame(NamedTuple):
@@ -339,6 +340,8 @@ class Trace:
             ordinary = _NO_STACKS
         elif self.recording.facts.get("context") == "state":
             ordinary = _NOT_KEPT
+        elif self.device_type == "cpu":
+            ordinary = _NO_OPERATOR
         else:
             # Python-only stacks are empty exactly on autograd's own threads. One C++ frame anywhere means that C++
             # stacks were on, and then an empty stack has another reason.
