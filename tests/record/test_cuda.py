@@ -219,6 +219,15 @@ def test_the_error_of_the_block_is_the_one_that_goes_on(torch_is, capsys):
     )
 
 
+def test_a_history_switched_off_inside_is_told(torch_is):
+    torch = torch_is()
+    with mw.memtrace() as rec:
+        torch.alloc(0, 512)
+        torch.cuda.memory._record_memory_history(enabled=None)
+    assert rec.trace.allocated == 512
+    assert any("switched off inside the recording" in note for note in rec.trace.notes)
+
+
 def test_allocators_without_history_are_refused(torch_is, monkeypatch):
     for allocator, words in (
         ("cudaMallocAsync", "take backend:cudaMallocAsync out of PYTORCH_CUDA_ALLOC_CONF"),

@@ -7,6 +7,7 @@ switched on is read and cut to the window, never changed and never cleared.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import time
@@ -155,13 +156,9 @@ class DeviceRecorder:
                 )
 
     def _already_on(self, memory: Any) -> bool:
-        import torch
-
-        query = getattr(torch._C, f"_{self.kind}_isHistoryEnabled", None)
-        if query is not None:
-            return bool(query())
-        # torch before 2.2 cannot be asked; a history that is off is empty.
-        return any(memory._snapshot().get("device_traces", ()))
+        known = _is_on(self.kind)
+        # A history that is off is empty.
+        return any(memory._snapshot().get("device_traces", ())) if known is None else known
 
     def _switch_on(self, memory: Any) -> None:
         parameters = frozenset(inspect.signature(memory._record_memory_history).parameters)
@@ -192,7 +189,8 @@ class DeviceRecorder:
         if light is not None and "include_traces" in inspect.signature(light).parameters:
             light(include_traces=False)
         else:
-            self._seen = [len(trace) for trace in memory._snapshot().get("device_traces", ())]
+            with contextlib.suppress(Exception):  # C++ stacks that do not become text; the time will tell the place
+                self._seen = [len(trace) for trace in memory._snapshot().get("device_traces", ())]
 
     # -- off ---------------------------------------------------------------------------------------------------------
 
@@ -203,6 +201,8 @@ class DeviceRecorder:
         began = time.perf_counter()
         try:
             taken = self._take(memory)
+            if _is_on(self.kind) is False:
+                self._notes.append("The memory history was switched off inside the recording: what it held is lost.")
         finally:
             if not self._foreign:
                 _switch_off(memory)
@@ -280,6 +280,14 @@ class DeviceRecorder:
             self._facts["device_name"] = str(device.get_device_name(shown))
         if not any(len(events) for events in recording.events.values()):
             self._notes.append("Nothing was allocated on the device while recording.")
+
+
+def _is_on(kind: str) -> bool | None:
+    """Whether a history is on; None where torch cannot be asked (CUDA before 2.2, XPU)."""
+    import torch
+
+    query = getattr(torch._C, f"_{kind}_isHistoryEnabled", None)
+    return None if query is None else bool(query())
 
 
 def _switch_off(memory: Any) -> None:
