@@ -23,6 +23,9 @@ OTHER = ACTION["other"]
 LOOSE = frozenset(ACTION[name] for name in ("oom", "snapshot", "annotate", "other"))
 OOM = ACTION["oom"]
 
+#: Keys in one dict: torch writes up to 15. A small file may name one large dict a million times.
+MAX_KEYS = 100
+
 USED_KEYS = frozenset(
     {
         "action",
@@ -91,6 +94,9 @@ def plain_rows(
     if any(not issubclass(kind, dict) for kind in set(map(type, events))):
         i = next(i for i, event in enumerate(events) if not isinstance(event, dict))
         raise wrong(f"{where}[{places[i]}]", "a dict", events[i])
+    if max(map(len, events)) > MAX_KEYS:
+        i = next(i for i, event in enumerate(events) if len(event) > MAX_KEYS)
+        raise wrong(f"{where}[{places[i]}]", f"a dict of at most {MAX_KEYS} keys", events[i])
     keys = set(chain.from_iterable(events))
     chunk = _Chunk(events, places, where, keys)
     at: Any = slice(places.start, places.stop) if isinstance(places, range) else np.array(places)

@@ -21,7 +21,9 @@ _LINE_MAX = 2**31 - 1
 
 def wrong(field: str, expected: str, value: object) -> SnapshotError:
     """A required field has a type or value that no snapshot has."""
-    found = type(value).__name__ if not isinstance(value, int) or isinstance(value, bool) else "a number out of range"
+    found = "nothing" if value is None else type(value).__name__
+    if type(value) is int and expected.startswith(("a number", "an address", "a line number")):
+        found = "a number out of range"
     return SnapshotError(f"{field} should be {expected}, found {found}; record the snapshot again.")
 
 

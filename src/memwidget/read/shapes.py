@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from memwidget.read.events import MAX_KEYS
+
 #: Longer records are left to the machine; one with a C++ stack of 300 frames has 1500 bytes.
 MAX_RECORD = 8192
 
@@ -81,7 +83,7 @@ class _Walk:
         while self.data[self.pos] != 0x75:  # SETITEMS
             fields.append(self._value(self._key()))
         length = self.pos + 1
-        if not fields:
+        if not fields or len(fields) > MAX_KEYS:
             return None
         n_words = (length + 7) // 8
         mask = bytearray(b"\xff" * length + bytes(8 * n_words - length))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memwidget.read.events import Rows, plain_rows
+from memwidget.read.events import MAX_KEYS, Rows, plain_rows
 from memwidget.read.intern import Tables, wrong
 from memwidget.read.unpickle import Run
 from memwidget.recording import ACTIONS, STATES, Annotations, Events, Recording, SegmentBlocks, Segments, SnapshotError
@@ -130,6 +130,7 @@ class _Reading:
         self._traces(_listed(self.snapshot, "device_traces"))
         self._annotations(_listed(self.snapshot, "external_annotations"))
         self._settings()
+        self._history()
         self.tables.finish(result, self.streams, self.no_stream)
         self._notes()
         return result
@@ -239,8 +240,10 @@ class _Reading:
         for device, trace in enumerate(traces):
             if not isinstance(trace, (list, tuple)):
                 raise wrong(f"device_traces[{device}]", "a list of events", trace)
-            counts.append(sum(item.last - item.first if type(item) is Run else 1 for item in trace))
-        self._spend(sum(counts) + len(counts))
+            self._spend(len(trace) + 1)  # before they are walked: one trace may be named a million times
+            more = sum(item.last - item.first - 1 for item in trace if type(item) is Run)
+            self._spend(more)
+            counts.append(len(trace) + more)
         done = 0
         for device, (trace, n) in enumerate(zip(traces, counts, strict=True)):
             if not n:
@@ -349,7 +352,8 @@ class _Reading:
             if type(limit) is int and 0 < limit < 2**63 - 1:
                 self.result.facts["max_entries"] = limit
 
-    def _notes(self) -> None:
+    def _history(self) -> None:
+        """Tell a recording from what a build without one leaves behind: at most one stale event a device."""
         result, notes = self.result, self.result.notes
         stray = all(len(events) == 1 and ACTIONS[int(events.action[0])] in _STRAY for events in result.events.values())
         if stray and len(result.segments):
@@ -363,6 +367,9 @@ class _Reading:
             notes.append("The snapshot is empty: it has no segments and no events.")
         elif not len(result.segments):
             notes.append("The snapshot has no segments: what was there before the first event is not known.")
+
+    def _notes(self) -> None:
+        notes = self.result.notes
         if self.unknown_actions:
             names = _some(self.unknown_actions)
             notes.append(f"Events of a kind that this version does not know are left out of every sum: {names}.")
@@ -373,6 +380,8 @@ class _Reading:
             notes.append(f"The snapshot holds more than this version uses: {_some(self.unknown)}.")
 
     def _unknown(self, found: dict[str, Any], known: set[str], where: str) -> None:
+        if len(found) > MAX_KEYS:
+            raise wrong(where, f"dicts of at most {MAX_KEYS} keys", found)
         if not found.keys() <= known:
             self.unknown |= {f"{str(key)[:40]} in {where}" for key in found.keys() - known}
 

@@ -33,10 +33,11 @@ MAX_NUMBER_TEXT = 64
 REPORT_EVERY = 1 << 22
 
 #: Real snapshots spend at least this many bytes of file on each dict, list or tuple ...
-BYTES_PER_CONTAINER = 4
+BYTES_PER_CONTAINER = 8
 #: ... and on each object that the memo keeps.
-BYTES_PER_MEMO = 2
+BYTES_PER_MEMO = 6
 
+_TOO_MANY = "holds more dicts and lists than a file of its size can"
 _NAMES = {ord(op.code): op.name for op in pickletools.opcodes}
 _GLOBALS = {"GLOBAL", "STACK_GLOBAL", "INST"}
 
@@ -150,6 +151,8 @@ class Machine:
                     continue
                 push({})
                 self.containers -= 1
+                if self.containers < 0:
+                    raise _odd(_TOO_MANY)
             elif op == 0x28:  # MARK
                 marks.append(len(stack))
                 if len(marks) > MAX_DEPTH:
@@ -157,8 +160,6 @@ class Machine:
             elif op == 0x75:  # SETITEMS
                 items = _since_mark(stack, marks)
                 _set(stack[-1], items)
-                if self.containers < 0:
-                    raise _odd("holds more dicts and lists than a file of its size can")
             elif op == 0x8C:  # SHORT_BINUNICODE
                 n = data[pos]
                 pos += 1 + n
@@ -166,14 +167,14 @@ class Machine:
             elif op == 0x5D:  # EMPTY_LIST
                 push([])
                 self.containers -= 1
+                if self.containers < 0:
+                    raise _odd(_TOO_MANY)
             elif op == 0x65:  # APPENDS
                 items = _since_mark(stack, marks)
                 _list(stack[-1]).extend(items)
                 if self.progress is not None and pos > self.next_report:
                     self.next_report = pos + REPORT_EVERY
                     self.progress(pos / len(data))
-                if self.containers < 0:
-                    raise _odd("holds more dicts and lists than a file of its size can")
             elif op == 0x4D:  # BININT2
                 push(data[pos] | data[pos + 1] << 8)
                 pos += 2
@@ -187,7 +188,7 @@ class Machine:
     def _execute_rare(self, op: int, data: bytes, pos: int, stack: list[Any], marks: list[int]) -> int:
         """Execute the opcodes that need no haste; return where the next one starts."""
         if self.containers < 0:
-            raise _odd("holds more dicts and lists than a file of its size can")
+            raise _odd(_TOO_MANY)
         name = _NAMES.get(op, f"0x{op:02x}")
         if name in _CONSTANTS:
             stack.append(_CONSTANTS[name])
