@@ -121,15 +121,16 @@ export function lookupTable(data: Data, mode: Mode, theme: Theme, background: st
     pool: [palette.pool, (block: number) => wrapped(data.pool[block] as number, palette.pool)],
   };
   const [colors, index] = ways[mode];
-  const shades = [...colors, palette.none].map((color) =>
-    SHADES.map((shade) => shaded(pixel(color), ramp ? 0 : shade)),
+  const none = colors.length;
+  const steps = SHADES.length;
+  const shades = Uint32Array.from(
+    [...colors, palette.none].flatMap((color) => SHADES.map((shade) => shaded(pixel(color), ramp ? 0 : shade))),
   );
-  const none = shades.length - 1;
   for (let block = 0; block < n; block++) {
     const at = index(block);
     const stack = data.stack[block] as number;
-    const shade = (stack < 0 ? block : stack) % SHADES.length;
-    table[block + 1] = shades[at >= 0 && at < none ? at : none]?.[shade] ?? 0;
+    const shade = (stack < 0 ? block : stack) % steps;
+    table[block + 1] = shades[(at >= 0 && at < none ? at : none) * steps + shade] as number;
   }
   table[0] = pixel(background);
   return table;
@@ -171,7 +172,7 @@ export function dimmed(table: Uint32Array, mask: Uint8Array): Uint32Array {
 }
 
 /** The middle of two pixels, channel by channel, without unpacking them. */
-export function mix(a: number, b: number): number {
+function mix(a: number, b: number): number {
   return (0xff000000 | (((a & 0xfefefe) >>> 1) + ((b & 0xfefefe) >>> 1))) >>> 0;
 }
 

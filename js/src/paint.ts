@@ -1,8 +1,7 @@
 // Id buffer to pixels. Owns hairlines, the hatching of pending frees and the outlines; knows nothing of what a block
 // is, only its number and its colour.
 
-import { mix } from "./colors.js";
-import { ID_MASK, PENDING, type Picture } from "./columns.js";
+import { ID_MASK, type Picture } from "./columns.js";
 import { blockBox, strokes } from "./pick.js";
 
 /** A block gets a hairline where it is at least this tall, CSS pixels: below, lines would be all one sees. */
@@ -32,15 +31,23 @@ export class Painter {
   }
 }
 
-/** Writes every pixel of a picture; exported for its test. */
+/**
+ * Writes every pixel of a picture; exported for its test.
+ *
+ * Works on signed views: colours and pending ids have their highest bit set, and as unsigned numbers they would not fit
+ * the engine's small integers (twice as slow, measured).
+ */
 export function fillPixels(
-  pixels: Uint32Array,
-  ids: Uint32Array,
+  target: Uint32Array,
+  source: Uint32Array,
   width: number,
   height: number,
-  table: Uint32Array,
+  colors: Uint32Array,
   ratio: number,
 ): void {
+  const pixels = new Int32Array(target.buffer, target.byteOffset, target.length);
+  const ids = new Int32Array(source.buffer, source.byteOffset, source.length);
+  const table = new Int32Array(colors.buffer, colors.byteOffset, colors.length);
   const background = table[0] as number;
   const reach = HAIRLINE_FROM * ratio - 1;
   const down = reach * width;
@@ -55,7 +62,8 @@ export function fillPixels(
         continue;
       }
       let color = table[id & ID_MASK] as number;
-      if (id & PENDING) {
+      if (id < 0) {
+        // PENDING is the sign bit.
         color = (x + y) % period < stripe ? color : mix(mix(color, background), background);
       }
       // Same id `reach` pixels on means at least that tall (or wide): a column holds a block in one piece.
@@ -73,8 +81,13 @@ export function fillPixels(
   }
 }
 
+/** The middle of two pixels, channel by channel, without unpacking them; signed, as the loop above wants it. */
+function mix(a: number, b: number): number {
+  return 0xff000000 | (((a & 0xfefefe) >>> 1) + ((b & 0xfefefe) >>> 1));
+}
+
 /** Whether the block at `p` is more than `reach` pixels tall in its column. */
-function tall(ids: Uint32Array, p: number, width: number, end: number, reach: number): boolean {
+function tall(ids: Int32Array, p: number, width: number, end: number, reach: number): boolean {
   const id = ids[p];
   let more = 0;
   for (let q = p - width; q >= 0 && ids[q] === id && more < reach; q -= width) {
