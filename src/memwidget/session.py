@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from memwidget.record import Options, Recorder, RecorderError, choose
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
+    from memwidget.record.watch import Watch
     from memwidget.recording import Recording
     from memwidget.trace.trace import Trace
 
@@ -46,8 +47,19 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
         The device to show; by default the one with most bytes.
     backend : {"auto", "cuda", "xpu", "cpu"}
         The allocator to record; "auto" takes a GPU where there is one.
+    model, optimizer : module, optimizer, or lists of them, optional
+        What to label by name; others are found in the notebook's variables and as they are called.
+    schedule : callable, optional
+        ``torch.profiler.schedule(wait=, warmup=, active=, repeat=)``: record only the steps it names, by the calls of
+        ``rec.step()``; each repeat is a trace of its own in ``rec.traces``.
+    deep : bool
+        Follow the tensors that autograd saves: blocks made in backward then show the line of the forward that they
+        belong to. Slower: each saved tensor notes its stack.
+    labels : bool
+        False leaves out what blocks were for: no hooks on modules, optimizers and backward.
     save : path, optional
-        Written when the block ends: ``.memtrace`` (ours) or ``.pickle`` (torch's own, for other tools).
+        Written when the block ends: ``.memtrace`` (ours) or ``.pickle`` (torch's own, for other tools). With a
+        schedule, one file a repeat, numbered.
     static : bool
         Show a page in a frame instead of a widget; it stays interactive in a saved notebook, and stores the data there.
 
@@ -75,9 +87,18 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
         max_entries: int = 200_000,
         device: int | None = None,
         backend: str = "auto",
+        model: Any = None,
+        optimizer: Any = None,
+        schedule: Callable[[int], Any] | None = None,
+        deep: bool = False,
+        labels: bool = True,
         save: str | os.PathLike[str] | None = None,
         static: bool = False,
     ) -> None:
+        if deep and not labels:
+            raise ValueError("deep=True follows tensors for their labels and labels=False has none; leave one out.")
+        if schedule is not None and not callable(schedule):
+            raise ValueError("schedule= takes torch.profiler.schedule(...), a function of the step's number.")
         self.name = name or ""
         self.options = Options(stacks, context, max_entries, device, backend)
         self.static = static
@@ -86,7 +107,13 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
         self._enabled = enabled
         self._save = None if save is None else save_target(save)
         self._recorder: Recorder | None = None
-        self._trace: Trace | None = None
+        self._watch: Watch | None = None
+        self._wants: tuple[bool, bool] = (labels, deep)
+        self._given = (model, optimizer) if enabled else (None, None)
+        self._schedule = schedule
+        self._step = -1  # of the schedule; -1: not under way
+        self._recordings: list[Recording] = []
+        self._traces: tuple[Trace, ...] = ()
         self._steps: list[int] = []
         self._phases: list[tuple[str, int, int]] = []
 
@@ -100,7 +127,7 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._recorder is None:
+        if self._recorder is None and self._step < 0:
             return
         try:
             self.end()
@@ -112,14 +139,33 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
 
     def begin(self) -> None:
         """Start to record; `RecorderError` says what stands in the way."""
-        if self._recorder is not None:
+        if self._recorder is not None or self._step >= 0:
             raise RuntimeError("This memtrace already records; end it first, or make a second one.")
         if self.recording is not None:
             raise RuntimeError("This memtrace was used before; make a new one for each recording.")
+        if self._schedule is None:
+            self._open()
+            return
+        self._step = 0
+        if _records(self._schedule(0)):
+            self._open()
+
+    def _open(self) -> None:
         recorder = choose(self.options)
         _check_save(self._save, recorder.kind)
+        watch = self._watcher(recorder.kind)
         recorder.start()
-        self._recorder = recorder
+        self._recorder, self._watch = recorder, watch
+        if watch is not None:
+            watch.start()
+
+    def _watcher(self, kind: str) -> Watch | None:
+        labels, deep = self._wants
+        if not labels:
+            return None
+        from memwidget.record.watch import Watch, flat
+
+        return Watch(kind, flat(*self._given), _notebook_variables(), deep=deep)
 
     @property
     def recording_now(self) -> bool:
@@ -135,21 +181,38 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
 
     def end(self) -> None:
         """Stop, restore what was found, and read what was recorded."""
-        recorder, self._recorder = self._recorder, None
-        if recorder is None:
+        if self._recorder is None and self._step < 0:
             raise RuntimeError("This memtrace does not record; begin it first.")
+        self._step, self._given = -1, (None, None)
+        if self._recorder is not None:
+            self._close()
+
+    def _close(self) -> None:
+        recorder, self._recorder = self._recorder, None
+        watch, self._watch = self._watch, None
+        assert recorder is not None  # noqa: S101
         try:
+            if watch is not None:
+                watch.stop()
             recording = recorder.finish()
         finally:
             self.snapshot = recorder.snapshot
-        recording.name = self.name
+        number = len(self._recordings) + 1
+        recording.name = self.name if self._schedule is None else f"{self.name} repeat {number}".strip()
         self._add_marks(recording)
+        if watch is not None:
+            watch.store(recording)
         cells = _cell_names(recording)
         if cells:
             recording.facts["cells"] = cells
         self.recording = recording
+        self._recordings.append(recording)
+        self._traces = ()
         if self._save is not None:
-            self._write(recording, self._save)
+            target = self._save
+            if self._schedule is not None:
+                target = target.with_name(f"{target.stem}-{number}{target.suffix}")
+            self._write(recording, target)
 
     def _add_marks(self, recording: Recording) -> None:
         if self._steps:
@@ -158,6 +221,7 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
             from memwidget.record.ranges import add_ranges
 
             recording.facts["phases"] = add_ranges(recording, self._phases)
+        self._steps, self._phases = [], []
 
     def _write(self, recording: Recording, path: Path) -> None:
         if path.suffix == ".pickle":
@@ -172,9 +236,18 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
     # -- marks -------------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Mark the boundary between two steps."""
+        """Mark the boundary between two steps; with a schedule, go on in it."""
         if self._recorder is not None:
             self._steps.append(time.time_ns() // 1000)
+        if self._schedule is None or self._step < 0:
+            return
+        saves = getattr(self._schedule(self._step), "name", "") == "RECORD_AND_SAVE"
+        self._step += 1
+        goes_on = _records(self._schedule(self._step))
+        if self._recorder is not None and (saves or not goes_on):
+            self._close()
+        if self._recorder is None and goes_on:
+            self._open()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -190,23 +263,27 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
 
     @property
     def trace(self) -> Trace:
-        """The trace: of the device asked for, else of the one with most bytes."""
-        if self._trace is None:
-            if self._recorder is not None:
-                raise RuntimeError("The recording still runs; its trace is there when the block has ended.")
-            if not self._enabled:
-                raise RuntimeError("Nothing was recorded, because of enabled=False.")
-            if self.recording is None:
-                raise RuntimeError("Nothing was recorded; use it as `with mw.memtrace() as rec:`.")
-            from memwidget.trace.trace import Trace
-
-            self._trace = Trace(self.recording, self.options.device if self.recording.device_type != "cpu" else None)
-        return self._trace
+        """The (last) trace: of the device asked for, else of the one with most bytes."""
+        return self.traces[-1]
 
     @property
     def traces(self) -> tuple[Trace, ...]:
-        """All traces of this recorder."""
-        return (self.trace,)
+        """All traces of this recorder: one, or with a schedule one a repeat."""
+        if not self._traces:
+            if self._recorder is not None and not self._recordings:
+                raise RuntimeError("The recording still runs; its trace is there when the block has ended.")
+            if not self._enabled:
+                raise RuntimeError("Nothing was recorded, because of enabled=False.")
+            if not self._recordings:
+                why = "the schedule named no step that was reached" if self._schedule else ""
+                raise RuntimeError(f"Nothing was recorded; {why or 'use it as `with mw.memtrace() as rec:`'}.")
+            from memwidget.trace.trace import Trace
+
+            self._traces = tuple(
+                Trace(recording, self.options.device if recording.device_type != "cpu" else None)
+                for recording in self._recordings
+            )
+        return self._traces
 
     def view(self) -> Any:
         """The trace as a widget, or as a page in a frame with ``static=True``; after an OOM it opens at that moment."""
@@ -337,6 +414,18 @@ def _check_save(target: Path | None, kind: str) -> None:
         raise RecorderError(
             "A .pickle holds torch's own snapshot, which there is for GPUs only: save a CPU recording as .memtrace."
         )
+
+
+def _records(action: Any) -> bool:
+    """Whether a step of a torch.profiler.schedule is to be recorded (its warm-up needs none here)."""
+    return getattr(action, "name", "") in ("RECORD", "RECORD_AND_SAVE")
+
+
+def _notebook_variables() -> dict[str, Any] | None:
+    """The user's variables, where this runs in IPython."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "user_ns", None)
 
 
 def _cell_names(recording: Recording) -> dict[str, str]:

@@ -34,6 +34,8 @@ FREE_IMPLIED = 2
 GHOST = 4
 #: The size follows the rounding rule, but the segment or neighbour that could confirm it is unknown.
 SIZE_GUESSED = 8
+#: Made in backward without a stack of its own: `stack` is that of the forward it belongs to (deep mode).
+FORWARD_STACK = 16
 
 #: "The free was requested before the first event": pending at moment 0, hence active, not allocated.
 BEFORE = -2

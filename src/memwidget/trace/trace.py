@@ -6,18 +6,22 @@ methods that draw or write are one-line deferred imports.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from memwidget.recording import ACTION, I32, I64, U8, Events, Recording
+from memwidget.recording import ACTION, CATEGORIES, I32, I64, U8, Events, Recording
 from memwidget.trace import sites as _sites
+from memwidget.trace.categories import RULE, categorize
 from memwidget.trace.fragmentation import Fragmentation, Growth, Request, fragmentation, growth_despite_room
 from memwidget.trace.oom import OutOfMemory
-from memwidget.trace.reduce import BEFORE, GHOST, Reduced, curves, reduce_device
+from memwidget.trace.phases import found_steps, phase_ranges, phases
+from memwidget.trace.rankings import category_rows, range_rows
+from memwidget.trace.reduce import BEFORE, FORWARD_STACK, GHOST, Reduced, curves, reduce_device
+from memwidget.trace.rules import Rule, first_fits, rule_list
 from memwidget.trace.segments import AllocatorState, address_map, allocator_state
 
 if TYPE_CHECKING:
@@ -73,7 +77,7 @@ class SiteRow:
 class Ranking(Mapping[str, int]):
     """Bytes by name, largest first; `rows` has more than the number."""
 
-    def __init__(self, rows: tuple[SiteRow, ...]) -> None:
+    def __init__(self, rows: tuple[Any, ...]) -> None:
         self.rows = rows
         self._bytes = {row.label: row.bytes for row in rows}
 
@@ -103,6 +107,8 @@ class Trace:
         Device ordinal; by default the one with most bytes.
     capacity : int, optional
         Bytes the device has, where the recording does not know.
+    rules : list of Rule, optional
+        The user's own names for blocks; see `with_rules`.
 
     Raises
     ------
@@ -110,7 +116,13 @@ class Trace:
         If the recording has nothing about that device.
     """
 
-    def __init__(self, recording: Recording, device: int | None = None, capacity: int | None = None) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        device: int | None = None,
+        capacity: int | None = None,
+        rules: Iterable[Rule | Mapping[str, str]] = (),
+    ) -> None:
         self.recording = recording
         found = recording.devices
         if device is None:
@@ -124,6 +136,22 @@ class Trace:
         self._curves: dict[str, I64] = curves(self._reduced, recording.device_type)
         for kind in ("phase", "step"):
             self._reduced.blocks[kind] = self._innermost(kind)
+        found = phases(recording, self.event_times_us) if self.has_time else None
+        blocks = self._reduced.blocks
+        answer = categorize(recording, device, blocks, found)
+        blocks["category"], blocks["reason"] = answer.category, answer.reason
+        borrowed = (blocks["stack"] < 0) & (answer.forward_stack >= 0)
+        blocks["stack"] = np.where(borrowed, answer.forward_stack, blocks["stack"])
+        blocks["flags"][borrowed] |= FORWARD_STACK
+        self._reduced.notes += answer.notes
+        #: What each block's category code stands for: design's eleven, and the names of the user's own rules.
+        self.categories: tuple[str, ...] = CATEGORIES
+        #: Name of each block ("encoder.0.weight", the module that made it), an index into ``recording.strings``; -1.
+        self.block_label: I32 = answer.name
+        #: Deep mode: the stack of the forward that each block made in backward belongs to; -1 for none.
+        self.forward_stack: I32 = answer.forward_stack
+        if rules:
+            self._apply(rule_list(rules))
 
     # -- facts -------------------------------------------------------------------------------------------------------
 
@@ -466,13 +494,70 @@ class Trace:
             merged[label] = SiteRow(label, old.bytes + size, old.count + count, old.frame)
         return Ranking(tuple(sorted(merged.values(), key=lambda row: (-row.bytes, row.label))))
 
+    # -- what blocks were for ----------------------------------------------------------------------------------------
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether anything is known of what blocks were for, beyond "it was there before"."""
+        return bool((self.blocks["reason"] > 0).any())
+
+    def label(self, block: int) -> str:
+        """The name of a block: a parameter's, its gradient's, or the module that made it; empty where none is known."""
+        row = int(self.block_label[block])
+        return self.recording.strings[row] if row >= 0 else ""
+
+    def by_category(self, at: At = "peak") -> Ranking:
+        """Live bytes by category at a moment, largest first; ``rows`` also say how they were decided."""
+        return Ranking(category_rows(self.blocks, self.live_at(at), self.categories))
+
+    def by_phase(self) -> Ranking:
+        """Highest allocated bytes of each phase; ``rows`` have the end and the growth too."""
+        return self._by_band("phase")
+
+    def by_step(self) -> Ranking:
+        """Highest allocated bytes of each step; ``rows`` have the end and the growth too."""
+        return self._by_band("step")
+
+    def _by_band(self, kind: str) -> Ranking:
+        ranges = [(band.name, band.lo, band.hi) for band in self.bands if band.kind == kind]
+        return Ranking(range_rows(ranges, self.curve("allocated")))
+
+    def with_rules(self, rules: Iterable[Rule | Mapping[str, str]]) -> Trace:
+        """The same trace with the user's own names for blocks in place of their categories.
+
+        Parameters
+        ----------
+        rules : list of Rule
+            Tried in order; the first that fits names the block. Dicts with the same keys do as well.
+
+        Examples
+        --------
+        >>> mine = trace.with_rules([mw.Rule("KV cache", function="update_cache")])  # doctest: +SKIP
+        >>> mine.by_category()["KV cache"]  # doctest: +SKIP
+        """
+        return Trace(self.recording, self.device, self.capacity, rules)
+
+    def _apply(self, rules: tuple[Rule, ...]) -> None:
+        names = tuple(dict.fromkeys(rule.name for rule in rules))
+        self.categories += tuple(name for name in names if name not in CATEGORIES)
+        if len(self.categories) > 255:
+            raise ValueError("There can be 240 names of rules at most.")
+        blocks = self.blocks
+        born = blocks["alloc_event"]
+        metadata = np.append(self.events.metadata, np.int32(-1))[born]
+        fits = first_fits(rules, self.recording, blocks["stack"], self.block_label, metadata)
+        ids = np.flatnonzero(fits >= 0)
+        codes = np.array([self.categories.index(rule.name) for rule in rules], np.uint8)
+        blocks["category"][ids], blocks["reason"][ids] = codes[fits[ids]], RULE
+
     # -- bands -------------------------------------------------------------------------------------------------------
 
     @cached_property
     def bands(self) -> tuple[Band, ...]:
         """Named ranges as moments, by start; ``depth`` counts the ranges of the same kind around it.
 
-        Steps come from ``rec.step()`` and from the profiler's step marks; phases from ``rec.phase()``.
+        Steps come from ``rec.step()`` and from the profiler's step marks, else from optimizer steps; phases from
+        ``rec.phase()``, and from what the recorder saw: forward, backward, optimizer.
         """
         if not self.has_time:
             return ()
@@ -485,6 +570,9 @@ class Trace:
             )
         ]
         bounds = [-1, *facts.get("steps", ())]
+        if len(bounds) == 1 and not any(kind == "step" for kind, *_ in ranges):
+            bounds += found_steps(self.recording)
+        ranges += phase_ranges(self.recording, [r for r in ranges if r[0] == "phase"])
         # What follows the last boundary is a step only if it goes on; the loop may have ended there.
         ranges += [("step", str(i), bounds[i], bounds[i + 1]) for i in range(len(bounds) - 1)]
         return _nested(ranges, self.event_times_us)

@@ -1,0 +1,84 @@
+"""Rows of the answers by category, by phase and by step.
+
+Owns how blocks and ranges are summed up; `Trace` gives the results out as mappings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from memwidget.trace.categories import GUESS, IDENTITY, PHASE, RULE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from memwidget.recording import I64
+
+
+@dataclass(frozen=True)
+class CategoryRow:
+    """One category's share of the live memory at a moment, and how many of its bytes were decided in which way."""
+
+    label: str
+    bytes: int
+    count: int
+    by_identity: int
+    by_phase: int
+    by_guess: int
+    by_rule: int
+
+
+@dataclass(frozen=True)
+class RangeRow:
+    """Allocated memory over the ranges of one name.
+
+    Attributes
+    ----------
+    bytes : int
+        The highest of them all.
+    peak_moment : int
+    end : int
+        At the end of the last range.
+    growth : int
+        Ends minus starts, all ranges together.
+    count : int
+        Number of ranges.
+    """
+
+    label: str
+    bytes: int
+    peak_moment: int
+    end: int
+    growth: int
+    count: int
+
+
+def category_rows(blocks: NDArray[Any], live: I64, categories: Sequence[str]) -> tuple[CategoryRow, ...]:
+    """Sums of the live blocks by category, largest first."""
+    size, code, reason = blocks["size"][live], blocks["category"][live], blocks["reason"][live]
+    rows = []
+    for category in np.unique(code).tolist():
+        mine = code == category
+        ways = [int(size[mine & (reason == way)].sum()) for way in (IDENTITY, PHASE, GUESS, RULE)]
+        rows.append(CategoryRow(categories[category], int(size[mine].sum()), int(mine.sum()), *ways))
+    return tuple(sorted(rows, key=lambda row: (-row.bytes, row.label)))
+
+
+def range_rows(ranges: Iterable[tuple[str, int, int]], allocated: I64) -> tuple[RangeRow, ...]:
+    """Peak, end and growth over ranges (name, lo, hi) of moments, by name, highest peak first."""
+    rows: dict[str, RangeRow] = {}
+    for name, lo, hi in sorted(ranges, key=lambda r: r[1]):
+        moment = lo + int(allocated[lo : hi + 1].argmax())
+        peak, grown = int(allocated[moment]), int(allocated[hi] - allocated[lo])
+        old = rows.get(name)
+        if old is None:
+            rows[name] = RangeRow(name, peak, moment, int(allocated[hi]), grown, 1)
+            continue
+        best, at = (peak, moment) if peak > old.bytes else (old.bytes, old.peak_moment)
+        rows[name] = RangeRow(name, best, at, int(allocated[hi]), old.growth + grown, old.count + 1)
+    return tuple(sorted(rows.values(), key=lambda row: -row.bytes))
