@@ -175,10 +175,13 @@ export function drawCapacity(context: Context, layout: Layout, chrome: Chrome, c
   }
 }
 
-/** What lies above the scale, in a word at the top right. */
+/** What lies above the scale, in a word at the top left: the right end has the names of the lines. */
 export function drawAbove(context: Context, layout: Layout, chrome: Chrome, texts: readonly string[]): void {
+  context.font = FONT;
+  context.textAlign = "left";
+  context.textBaseline = "bottom";
   texts.forEach((text, row) => {
-    label(context, layout.plot, chrome, `${text} ↑`, layout.plot.y + 15 + 14 * row, chrome.muted);
+    rimmed(context, chrome, `${text} ↑`, layout.plot.x + 8, layout.plot.y + 15 + 14 * row, chrome.muted);
   });
 }
 

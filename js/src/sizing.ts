@@ -6,6 +6,8 @@ import { watchTheme } from "./theme.js";
 
 /** Below this width the panel goes under the drawing, CSS pixels. */
 const NARROW = 720;
+/** Below this width the header leaves out what its tools say of themselves, CSS pixels. */
+const COMPACT = 960;
 const LEAST_HEIGHT = 280;
 /** Height of the panel under a narrow drawing, as in widget.css. */
 const PANEL_BELOW = 264;
@@ -41,6 +43,7 @@ export class Sizing {
       return; // hidden: another tab of the notebook, or a collapsed cell
     }
     this.app.root.dataset.narrow = String(offsetWidth < NARROW);
+    this.app.root.dataset.compact = String(offsetWidth < COMPACT);
     this.applyHeight();
     const rows = this.app.loaded ? this.app.loaded.bands.rows : (this.app.overview?.bands ?? 0);
     if (this.app.scene.resize(width, height, window.devicePixelRatio || 1, rows)) {

@@ -94,7 +94,7 @@ export class Toolbar {
         { class: "mw-tools" },
         h("div", { class: "mw-search" }, this.search, this.#hits),
         h("div", { class: "mw-group" }, peak, this.#oom, fit),
-        h("label", { class: "mw-label" }, "Colour", this.#color),
+        h("label", { class: "mw-label", title: "Colour by" }, h("span", { class: "mw-spare" }, "Colour"), this.#color),
         this.#axis,
         h("div", { class: "mw-group" }, this.#panel, help),
       ),
