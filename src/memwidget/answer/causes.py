@@ -1,0 +1,182 @@
+"""Why memory stays or grows, as far as a recording shows it.
+
+Owns the reading of the signs: who held it when the recording ended (where the notebook's recorder looked), what the
+garbage collector freed, what the lines say, and how many blocks one step leaves. It must not decide whether something
+grows.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from memwidget.answer.finding import amount, fact_rows, many, name_of
+from memwidget.units import plain
+
+if TYPE_CHECKING:
+    from memwidget.answer.steps import Steps
+    from memwidget.recording import I64
+    from memwidget.trace.trace import Trace
+
+#: One scalar takes one block of this size on a GPU.
+_SCALAR = 512
+_APPEND = re.compile(r"\.(append|add|extend|insert)\(|\]\s*=[^=]")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """The likely reason: sentences that support it, and the next step."""
+
+    evidence: tuple[str, ...]
+    advice: str
+    known: bool = False
+
+
+def tell(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int) -> Cause:
+    """Why these blocks of these call sites pile up."""
+    named = sites[sites >= 0]
+    where = name_of(trace, int(named[0])) if len(named) else "the loop"
+    for sign in (_collected, _held_by):
+        found = sign(trace, blocks)
+        if found is not None:
+            return found
+    sources = [(int(row), trace.frame(int(row)).source or "") for row in named.tolist()]
+    if any("create_graph" in text for _, text in sources):
+        return Cause(
+            ("create_graph=True ties each tensor to its gradient in a ring that Python's collector cannot see.",),
+            "Use torch.autograd.grad(..., create_graph=True) for backward(), or set .grad to None after each use.",
+        )
+    total = _running_total(trace, steps, sites)
+    if total >= 0:
+        return Cause(
+            (
+                (
+                    f"{name_of(trace, total)} makes one number a step that replaces the last: a running total, whose "
+                    "grad_fn keeps the graph of every step."
+                ),
+            ),
+            f"At {name_of(trace, total)}, add loss.item() or loss.detach() instead of the loss itself.",
+        )
+    each = max(1, round(len(blocks) / max(steps.n - 1, 1)))
+    if per_step <= 2 * _SCALAR:
+        return Cause(
+            (f"Each step leaves {many(each, 'block')} of {amount(per_step / each)}: numbers kept as tensors.",),
+            f"Keep plain numbers at {where}: .item() before they go into a list.",
+        )
+    appended = next((row for row, text in sources if _APPEND.search(text)), -1)
+    if each == 1:
+        kept = "appends it to" if appended >= 0 else "keeps it in"
+        return Cause(
+            (
+                (
+                    f"Each step leaves one block of {amount(per_step)} and nothing else; its line {kept} something that "
+                    "lives on (a list, a dict, a hook's store)."
+                ),
+            ),
+            f"At {where}, keep .cpu() or only the numbers needed, or clear the container each step.",
+        )
+    return Cause(
+        (f"Each step leaves {many(each, 'block')}: what was computed from each other, as an autograd graph keeps it.",),
+        f"Keep .detach() or .item() of what {where} computes, or run it under torch.no_grad().",
+    )
+
+
+def freed_by_collector(trace: Trace, blocks: I64) -> bool | None:
+    """Whether most of these freed blocks went while Python's garbage collector ran; None where nobody noted that."""
+    if "gc" not in trace.recording.facts or not trace.has_time or not len(blocks):
+        return None
+    asked = trace.blocks["free_requested_event"][blocks]
+    times = trace.event_times_us[asked[asked >= 0]]
+    inside = np.zeros(len(times), bool)
+    for run in fact_rows(trace, "gc"):
+        start, end = run.get("start_us"), run.get("end_us")
+        if isinstance(start, int) and isinstance(end, int):
+            inside |= (times >= start) & (times <= end)
+    return bool(len(times) and inside.mean() > 0.5)
+
+
+def _collected(trace: Trace, blocks: I64) -> Cause | None:
+    """What the garbage collector freed was in reference cycles: told by its times, or by all going at once."""
+    asked = trace.blocks["free_requested_event"][blocks]
+    freed = blocks[asked >= 0]
+    if len(freed) < max(2, len(blocks) / 2):
+        return None
+    gone = amount(int(trace.blocks["size"][freed].sum()))
+    if freed_by_collector(trace, freed):
+        return Cause(
+            (f"{gone} of it were freed while Python's garbage collector ran: reference cycles held them.",),
+            "Break the cycle (weakref, no self-reference in hooks and closures), or call gc.collect() now and then.",
+            known=True,
+        )
+    return Cause(
+        (
+            (
+                f"{gone} of it went at once at event {int(asked[asked >= 0].min()):,}, with nothing made of it: as when "
+                "a garbage collection frees reference cycles."
+            ),
+        ),
+        "If gc.collect() frees it, break the cycle (weakref; no self-reference in hooks and closures).",
+    )
+
+
+def _running_total(trace: Trace, steps: Steps, growing: I64) -> int:
+    """The line that makes nothing but one scalar a step, each freed only after the next was made; -1 for none."""
+    blocks = trace.blocks
+    born, asked = blocks["alloc_event"], blocks["free_requested_event"]
+    made = np.flatnonzero((born >= steps.bounds[1]) & (born < steps.bounds[-1]))
+    site = trace.block_site[made]
+    for row in np.unique(site).tolist():
+        mine = made[site == row]
+        if row < 0 or not 0.7 * steps.n <= len(mine) + 1 <= 1.3 * steps.n or blocks["size"][mine].max() > _SCALAR:
+            continue
+        follows = (asked[mine[:-1]] > born[mine[1:]]) & (asked[mine[:-1]] - born[mine[1:]] <= 8)
+        if len(follows) and follows.mean() > 0.7 and row not in growing:
+            return int(row)
+    return -1
+
+
+# -- holders ----------------------------------------------------------------------------------------------------------
+
+
+def holders(trace: Trace, blocks: I64) -> list[tuple[dict[str, Any], int]]:
+    """Who held these blocks when the recording ended: (row of the recorder's, bytes), the most bytes first.
+
+    A block counts once for each kind of holder; one that is held in two ways needs both to let go.
+    """
+    rows = fact_rows(trace, "holders")
+    if not rows or not len(blocks):
+        return []
+    order = np.argsort(trace.blocks["address"][blocks], kind="stable")
+    starts = trace.blocks["address"][blocks][order].tolist()
+    sizes = trace.blocks["size"][blocks][order].tolist()
+    found: dict[str, tuple[dict[str, Any], int]] = {}
+    seen: set[tuple[str, int]] = set()
+    for row in rows:
+        address, holder = row.get("address"), row.get("holder")
+        if not isinstance(address, int) or not isinstance(holder, str):
+            continue
+        at = int(np.searchsorted(np.array(starts, np.uint64), np.uint64(address), side="right")) - 1
+        if at < 0 or address >= starts[at] + sizes[at] or (holder, at) in seen:
+            continue
+        seen.add((holder, at))
+        before = found.get(holder, (row, 0))
+        found[holder] = (before[0], before[1] + sizes[at])
+    return sorted(found.values(), key=lambda pair: -pair[1])
+
+
+def holder_words(row: dict[str, Any], size: int) -> tuple[str, str]:
+    """A holder as (evidence, the line that lets go)."""
+    name, fix = plain(str(row.get("holder", "")), 80), plain(str(row.get("fix", "")), 200)
+    return f"{name} holds {amount(size)} of it.", fix
+
+
+def _held_by(trace: Trace, blocks: I64) -> Cause | None:
+    found = holders(trace, blocks)
+    if not found:
+        return None
+    words = [holder_words(row, size) for row, size in found[:4]]
+    fixes = list(dict.fromkeys(fix for _, fix in words if fix))
+    return Cause(tuple(said for said, _ in words), f"Run: {'; '.join(fixes)}" if fixes else "Let go of it.", known=True)

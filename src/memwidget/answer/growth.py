@@ -1,0 +1,203 @@
+"""Memory that grows step by step.
+
+Owns the slope by call site and the test for a staircase; why it grows is told in causes.py. Bytes are looked at where
+one step ends and the next begins: what a step takes and gives back does not show there, what it leaves behind does.
+
+A call site grows when, after the first steps (first optimizer state, caches, workspaces), its bytes
+
+- rise in at least three steps, in the later half of them too (a cache that has filled is no leak),
+- fall back by little of that (a list that is cleared now and then is bounded),
+- and the loop is what the recording ends with (what a loop left behind earlier is held, not growing).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from memwidget.answer import causes
+from memwidget.answer.finding import Finding, amount, frame_of, ids, many, name_of
+from memwidget.answer.steps import LEAST
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from memwidget.answer.steps import Steps
+    from memwidget.recording import I64
+    from memwidget.trace.trace import Trace
+
+#: Steps looked at; of more, every n-th. 64 give 2,016 pairs for the median of slopes.
+_MOST_BOUNDS = 64
+#: Of what was added in some steps, this share may go in others.
+_MAY_FALL = 0.34
+
+
+@dataclass(frozen=True)
+class Staircase:
+    """What grows: parallel arrays by call site, the steepest first.
+
+    Attributes
+    ----------
+    sites : frame rows
+    slopes : bytes a step
+    start, end : bytes of these sites together, after the warm-up and at the last bound
+    bounds : moments looked at, after the warm-up
+    blocks : ids that were added meanwhile and live at the last bound
+    rises : number of the looked-at intervals in which the sum rose
+    """
+
+    sites: I64
+    slopes: NDArray[Any]
+    start: int
+    end: int
+    bounds: I64
+    blocks: I64
+    rises: int
+    per_step: I64
+
+
+def grows(trace: Trace, steps: Steps) -> Staircase | None:
+    """Find the call sites that grow, None where there is none."""
+    if steps.n < LEAST:
+        return None
+    stride = -(-steps.n // _MOST_BOUNDS)
+    bounds = steps.bounds[::stride]
+    warm = max(1, len(bounds) // 10)
+    if len(bounds) - warm < LEAST or _goes_on_otherwise(trace, steps):
+        return None
+    rows, levels = _levels(trace, bounds)
+    levels = levels[:, warm:]
+    growing = np.array([_is_staircase(level) for level in levels], bool)
+    # What one line gives up to another (a buffer that moves on) is no growth of the whole.
+    if not growing.any() or not _is_staircase(levels.sum(0), loose=True):
+        return None
+    levels, rows = levels[growing], rows[growing]
+    slopes = _slopes(levels) / stride
+    order = np.argsort(-slopes, kind="stable")
+    levels, rows, slopes = levels[order], rows[order], slopes[order]
+    first, last = int(bounds[warm]), int(bounds[-1])
+    blocks = trace.blocks
+    born, asked = blocks["alloc_event"], blocks["free_requested_event"]
+    added = np.flatnonzero((born >= first) & (born < last) & ((asked == -1) | (asked >= last)))
+    added = added[np.isin(trace.block_site[added], rows)]
+    if _let_go(trace, added, last):
+        return None
+    whole = levels.sum(0)
+    per_step = np.diff(whole)
+    return Staircase(
+        rows, slopes, int(whole[0]), int(whole[-1]), bounds[warm:], added, int((per_step > 0).sum()), per_step
+    )
+
+
+def _goes_on_otherwise(trace: Trace, steps: Steps) -> bool:
+    """Whether the loop is over long before the end: a quarter as many allocations follow it."""
+    born = trace.blocks["alloc_event"]
+    inside = np.count_nonzero((born >= steps.bounds[0]) & (born < steps.bounds[-1]))
+    after = np.count_nonzero(born >= steps.bounds[-1])
+    return bool(after >= max(LEAST, inside / 4))
+
+
+def _let_go(trace: Trace, added: I64, last: int) -> bool:
+    """Whether the program itself gave up after the loop what the loop had gathered: a list that served its turn.
+
+    What the garbage collector freed was forgotten, not given up. Where the recorder did not note its runs, all going at
+    once with nothing made of it in between is taken for that.
+    """
+    asked = trace.blocks["free_requested_event"][added]
+    gone = added[asked >= 0]
+    if trace.blocks["size"][gone].sum() < 0.2 * trace.blocks["size"][added].sum():
+        return False
+    collected = causes.freed_by_collector(trace, gone)
+    if collected is not None:
+        return not collected
+    born = trace.blocks["alloc_event"]
+    until = int(trace.blocks["free_requested_event"][gone].max())
+    made = np.count_nonzero((born >= last) & (born < until))
+    return bool(len(gone) < 0.8 * len(added) or len(gone) < 2 * LEAST or made)
+
+
+def _levels(trace: Trace, bounds: I64) -> tuple[I64, I64]:
+    """Live bytes by call site at each bound: (frame rows, matrix of sites by bounds)."""
+    blocks = trace.blocks
+    born, asked = blocks["alloc_event"].astype(np.int64), blocks["free_requested_event"].astype(np.int64)
+    first = np.searchsorted(bounds, born + 1, side="left")
+    end = np.where(asked == -1, len(bounds), np.searchsorted(bounds, asked, side="right"))
+    crossing = end > first
+    rows, inverse = np.unique(trace.block_site[crossing], return_inverse=True)
+    change = np.zeros((len(rows), len(bounds) + 1), np.int64)
+    np.add.at(change, (inverse, first[crossing]), blocks["size"][crossing])
+    np.subtract.at(change, (inverse, end[crossing]), blocks["size"][crossing])
+    return rows.astype(np.int64), np.cumsum(change, axis=1)[:, :-1]
+
+
+def _is_staircase(level: I64, *, loose: bool = False) -> bool:
+    change = np.diff(level)
+    rise, fall = int(change[change > 0].sum()), -int(change[change < 0].sum())
+    if rise <= 0 or fall > (0.67 if loose else _MAY_FALL) * rise:
+        return False
+    if loose:
+        return bool(level[-1] > level[0])
+    half = len(change) // 2
+    up = change > 0
+    net = np.array([level[half] - level[0], level[-1] - level[half]])
+    return bool(up.sum() >= 3 and up[half:].any() and net.min() >= 0.2 * (level[-1] - level[0]))
+
+
+def _slopes(levels: I64) -> NDArray[Any]:
+    """Theil-Sen: the median slope of all pairs, bytes per bound; the mean rate where more than half are flat."""
+    n = levels.shape[1]
+    i, j = np.triu_indices(n, 1)
+    found = np.empty(len(levels))
+    for row, level in enumerate(levels.astype(np.float64)):
+        slope = float(np.median((level[j] - level[i]) / (j - i)))
+        found[row] = slope if slope > 0 else (level[-1] - level[0]) / (n - 1)
+    return found
+
+
+def growth(trace: Trace, steps: Steps, stairs: Staircase | None) -> list[Finding]:
+    """Tell the staircase as a finding."""
+    if stairs is None:
+        return []
+    total = float(stairs.slopes.sum())
+    # A line of Python is of more use than "(no Python stack)", even where that grows faster.
+    named = np.flatnonzero(stairs.sites >= 0)
+    row = int(stairs.sites[named[0]]) if len(named) else -1
+    per_step = round(total)
+    n = len(stairs.bounds) - 1
+    cause = causes.tell(trace, steps, stairs.sites, stairs.blocks, per_step)
+    by_line = [
+        f"{name_of(trace, site)}: {amount(slope)} a step"
+        for site, slope in zip(stairs.sites[:4].tolist(), stairs.slopes[:4].tolist(), strict=True)
+    ]
+    evidence = [
+        (
+            f"Live bytes of {many(len(stairs.sites), 'line')} rose in {stairs.rises:,} of {many(n, 'interval')} "
+            f"({steps.words}), from {amount(stairs.start)} to {amount(stairs.end)}."
+        ),
+        "By line: " + "; ".join(by_line) + ("." if len(stairs.sites) <= 4 else "; and more."),
+        *cause.evidence,
+    ]
+    return [
+        Finding(
+            kind="growth",
+            title=f"Memory grows by {amount(total)} a step at {name_of(trace, row)}",
+            bytes=stairs.end - stairs.start,
+            blocks=ids(stairs.blocks),
+            site=frame_of(trace, row),
+            label=trace.site_label(row),
+            evidence=tuple(evidence),
+            advice=f"{cause.advice} That saves {amount(total)} a step.",
+            certain=stairs.rises >= 0.6 * n and n >= 5,
+            bytes_per_step=per_step,
+            saves=stairs.end - stairs.start,
+            moment=int(stairs.bounds[-1]),
+            window=(int(stairs.bounds[0]), int(stairs.bounds[-1])),
+            lines=tuple(
+                (trace.site_label(site), round(slope))
+                for site, slope in zip(stairs.sites.tolist(), stairs.slopes.tolist(), strict=True)
+            ),
+            frame=row,
+        )
+    ]

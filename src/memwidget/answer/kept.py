@@ -1,0 +1,389 @@
+"""What stays, once: memory from before the recording, first-time memory, and what is live at the end.
+
+Owns the split of the live blocks into what a healthy run keeps (baseline, optimizer state, library workspaces, the
+model) and what is merely still held. What grows is told elsewhere and left out here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from memwidget.answer import causes
+from memwidget.answer.finding import (
+    Finding,
+    amount,
+    fact_rows,
+    frame_of,
+    ids,
+    lines_of,
+    many,
+    name_of,
+    source_sentence,
+    sums_by_site,
+    worth,
+)
+from memwidget.answer.steps import optimizer_ranges
+from memwidget.recording import CATEGORIES
+from memwidget.trace.sites import normal_path
+from memwidget.units import plain
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from memwidget.answer.steps import Steps
+    from memwidget.recording import I64
+    from memwidget.trace.trace import Trace
+
+_CATEGORY = {name: code for code, name in enumerate(CATEGORIES)}
+#: What a model and its optimizer are made of: it is meant to stay.
+_STATE = [_CATEGORY[name] for name in ("parameter", "buffer", "optimizer_state")]
+#: torch's default cuBLAS workspaces: 8,519,680 B, and 32 MiB on Hopper; told by name where C++ stacks were recorded.
+_WORKSPACE_SIZES = (8_519_680, 32 << 20)
+#: trace.NO_STACK's code for blocks that autograd's own thread made.
+_BACKWARD = 2
+_WORKSPACE_NAMES = ("Workspace", "cudnnHandle", "cublasLt")
+
+
+def baseline(trace: Trace) -> list[Finding]:
+    """What was there before the first event."""
+    blocks = trace.blocks
+    if not trace.n_events:
+        return []
+    there = np.flatnonzero((blocks["alloc_event"] < 0) & (blocks["free_requested_event"] != -2))
+    size = int(blocks["size"][there].sum())
+    if not worth(trace, size):
+        return []
+    grads = there[blocks["category"][there] == _CATEGORY["gradient"]]
+    grad = int(blocks["size"][grads].sum())
+    said = [f"{many(len(there), 'block')} were live at the first event; their allocation is not in the history."]
+    stays = blocks["free_requested_event"][there] == -1
+    said.append(f"{amount(int(blocks['size'][there][stays].sum()))} of it are live to the end.")
+    advice, saves = "Record from an earlier cell on to see where it came from.", 0
+    if worth(trace, grad):
+        said.append(f"{amount(grad)} of it are gradients from before.")
+        advice, saves = f"Call zero_grad(set_to_none=True) right after step(): that frees {amount(grad)}.", grad
+    return [
+        _finding(
+            trace,
+            "baseline",
+            f"{amount(size)} were live before the first event",
+            there,
+            said,
+            advice,
+            certain=True,
+            saves=saves,
+            moment=0,
+        )
+    ]
+
+
+def once(trace: Trace, steps: Steps) -> tuple[list[Finding], I64]:
+    """First-time memory that stays: optimizer state, library workspaces. Returns the blocks as well."""
+    blocks = trace.blocks
+    born, asked = blocks["alloc_event"], blocks["free_requested_event"]
+    state = _optimizer_state(trace)
+    lives = np.flatnonzero((born >= 0) & (asked == -1))
+    work = _workspaces(trace, np.setdiff1d(lives, state))
+    found = []
+    size = int(blocks["size"][state].sum())
+    if worth(trace, size):
+        when = " in the first step" if steps.n and born[state].max() < steps.bounds[1] else ""
+        found.append(
+            _finding(
+                trace,
+                "step",
+                f"The optimizer's state took {amount(size)}{when}",
+                state,
+                [
+                    (
+                        f"{many(len(state), 'block')} were allocated in the first optimizer step and stay; later steps "
+                        "add none: this is no leak."
+                    ),
+                    "A resumed run has it before its first forward pass.",
+                ],
+                "Expected. Less of it: an optimizer with smaller state (SGD, Adafactor, 8-bit Adam), or sharded state.",
+                certain=True,
+                moment=int(born[state].max()) + 1,
+            )
+        )
+    size = int(blocks["size"][work].sum())
+    if worth(trace, size):
+        sizes = [amount(s) for s in np.unique(blocks["size"][work]).tolist()]
+        found.append(
+            _finding(
+                trace,
+                "step",
+                f"A library took {amount(size)} for its workspace, once",
+                work,
+                [
+                    (
+                        f"{many(len(work), 'block')} of {' and '.join(sizes)} "
+                        "made inside a matrix product and kept for the next ones."
+                    )
+                ],
+                "Expected. CUBLAS_WORKSPACE_CONFIG sets its size (:4096:2 is 8 MiB).",
+                certain=_named_workspaces(trace, work).all(),
+                moment=int(born[work].max()) + 1,
+            )
+        )
+    return found, np.concatenate([state, work])
+
+
+def _optimizer_state(trace: Trace) -> I64:
+    """Blocks of known category, else made inside an optimizer's first step (by frames or marks) and there in its last.
+
+    At the end of a script they go with the optimizer, so "never freed" would miss them.
+    """
+    blocks = trace.blocks
+    born, asked = blocks["alloc_event"], blocks["free_requested_event"]
+    ranges = optimizer_ranges(trace)
+    inside = np.zeros(len(blocks), bool)
+    if ranges:
+        inside |= (born >= ranges[0][0]) & (born < ranges[0][1])
+    unknown = np.flatnonzero((blocks["category"] == _CATEGORY["unknown"]) & (born >= 0))
+    inside[unknown] |= _in_stack(trace, unknown, file="/torch/optim/")
+    stays = (born >= 0) & (asked == -1)
+    if len(ranges) > 1:
+        stays = (born >= 0) & (born < ranges[1][0]) & ((asked == -1) | (asked >= ranges[-1][0]))
+    known = blocks["category"] == _CATEGORY["optimizer_state"]
+    guessed = (blocks["category"] == _CATEGORY["unknown"]) & inside
+    return np.flatnonzero(stays & (known | guessed)).astype(np.int64)
+
+
+def _workspaces(trace: Trace, lives: I64) -> I64:
+    guess = np.isin(trace.blocks["requested"][lives], _WORKSPACE_SIZES)
+    # A size alone proves nothing where a site makes that size again and again.
+    sites, counts = np.unique(trace.block_site[lives[guess]], return_counts=True)
+    guess &= ~np.isin(trace.block_site[lives], sites[counts > 2])
+    if trace.device_type == "cpu":
+        guess[:] = False
+    found: I64 = lives[_named_workspaces(trace, lives) | guess]
+    return found
+
+
+def _named_workspaces(trace: Trace, blocks: I64) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = np.logical_or.reduce([_in_stack(trace, blocks, name=name) for name in _WORKSPACE_NAMES])
+    return found
+
+
+def _is_model(trace: Trace, blocks: I64) -> NDArray[np.bool_]:
+    """Whether blocks are a model's weights as it is built or moved: made by a layer, by .to() or .cuda()."""
+    in_layer = _in_stack(trace, blocks, file="/torch/nn/modules/")
+    names = [_in_stack(trace, blocks, name=name) for name in ("__init__", "_apply", "reset_parameters")]
+    found: NDArray[np.bool_] = in_layer & np.logical_or.reduce(names)
+    return found
+
+
+def _in_stack(trace: Trace, blocks: I64, *, file: str = "", name: str = "") -> NDArray[np.bool_]:
+    """Whether a block's stack has a frame whose file, or whose function, contains a text."""
+    r = trace.recording
+    texts = np.array([(file in normal_path(s)) if file else (name in s) for s in r.strings], bool)
+    if not len(texts) or not len(r.frames):
+        return np.zeros(len(blocks), bool)
+    hit = texts[r.frames.filename if file else r.frames.name]
+    stack = trace.blocks["stack"][blocks]
+    found = np.zeros(r.n_stacks + 1, bool)
+    for s in np.unique(stack[stack >= 0]).tolist():
+        found[s] = hit[r.stack_frames[r.stacks[s] : r.stacks[s + 1]]].any()
+    inside: NDArray[np.bool_] = found[stack]  # -1 takes the last entry, which is False
+    return inside
+
+
+def plateau(trace: Trace, taken: I64) -> list[Finding]:
+    """Memory that rises once, is used again and goes at once: autocast's copies of weights, a list that is cleared.
+
+    Blocks freed one after the other with no allocation in between, each of which lived at least a quarter of the
+    recording.
+    """
+    blocks = trace.blocks
+    born, asked = blocks["alloc_event"].astype(np.int64), blocks["free_requested_event"].astype(np.int64)
+    long = np.flatnonzero((born >= 0) & (asked - born >= max(trace.n_events // 4, 4)))
+    long = np.setdiff1d(long, taken)
+    # Weights that go with their model, and gradients (made in backward, without a Python stack), are another story.
+    long = long[(trace.block_site[long] >= 0) & ~_is_model(trace, long)]
+    if len(long) < 3:
+        return []
+    allocs = np.sort(born[born >= 0])
+    between = np.searchsorted(allocs, asked[long])  # allocations before each free: equal within one burst
+    burst, inverse = np.unique(between, return_inverse=True)
+    sums = np.zeros(len(burst), np.int64)
+    np.add.at(sums, inverse, blocks["size"][long])
+    best = int(sums.argmax())
+    mine = long[inverse == best]
+    if len(mine) < 3 or not worth(trace, int(sums[best])):
+        return []
+    lines = np.isin(trace.block_site, np.unique(trace.block_site[mine]))
+    lasting = lines & (born >= 0) & ((asked == -1) | (asked - born >= trace.n_events // 4))
+    if int(sums[best]) < 0.8 * int(blocks["size"][lasting].sum()):
+        return []
+    cast = bool(_in_stack(trace, mine, name="autocast").mean() > 0.5)
+    first, gone = int(born[mine].min()), int(asked[mine].min())
+    flat = int(born[mine].max())
+    what = "Autocast's copies of the weights" if cast else "Memory that was kept for a while"
+    return [
+        _finding(
+            trace,
+            "step",
+            f"{what} took {amount(int(sums[best]))}, once, and gave it back",
+            mine,
+            [
+                (
+                    f"{many(len(mine), 'block')} rose from event {first:,} to {flat:,}, none was added afterwards, and "
+                    f"all went together at event {gone:,}: this is no leak."
+                ),
+            ],
+            "Expected: autocast drops its copies where its block ends."
+            if cast
+            else "Nothing to do; under autocast these are low-precision copies of the weights, which go where it ends.",
+            certain=cast,
+            moment=gone,
+        )
+    ]
+
+
+def held(trace: Trace, steps: Steps, taken: I64) -> list[Finding]:
+    """What the recorded code made and did not give back."""
+    blocks = trace.blocks
+    lives = np.flatnonzero((blocks["alloc_event"] >= 0) & (blocks["free_requested_event"] == -1))
+    lives = np.setdiff1d(lives, taken)
+    lives = lives[~np.isin(blocks["category"][lives], _STATE)]
+    lives = lives[~_is_model(trace, lives)]
+    if steps.n and steps.how != "repetition" and "cells" not in trace.recording.facts:
+        # What a script set up before its first step is its state.
+        lives = lives[blocks["alloc_event"][lives] >= steps.bounds[1]]
+    size = int(blocks["size"][lives].sum())
+    if not worth(trace, size):
+        return []
+    found = []
+    sums = sums_by_site(trace, lives)
+    for row, site_size, count in sums[:3]:
+        if not worth(trace, site_size):
+            continue
+        found.append(_held_line(trace, lives[trace.block_site[lives] == row], row, site_size, count))
+    return found
+
+
+def _held_line(trace: Trace, mine: I64, row: int, size: int, count: int) -> Finding:
+    said = [f"{many(count, 'block')} made here stayed to the end.", *source_sentence(trace, row)]
+    fixes: list[str] = []
+    for holder, holder_size in causes.holders(trace, mine)[:4]:
+        sentence, fix = causes.holder_words(holder, holder_size)
+        said.append(sentence)
+        fixes += [fix] if fix and fix not in fixes else []
+    failed = trace.recording.facts.get("error")
+    if isinstance(failed, str) and failed:
+        said.append(
+            f"The code ended with {plain(failed, 60)}, whose traceback holds the locals of each frame it passed."
+        )
+    if trace.device_type != "cpu":
+        said.append("empty_cache() cannot free it: something still refers to it.")
+    category = trace.blocks["category"][mine]
+    in_backward = row < 0 and bool(
+        (trace.no_stack[mine] == _BACKWARD).all() or _in_stack(trace, mine, name="autograd").all()
+    )
+    gradients = bool((category == _CATEGORY["gradient"]).all())
+    where = "in backward" if in_backward else f"at {name_of(trace, row)}"
+    if fixes:
+        advice = f"Run: {'; '.join(fixes)}"
+    elif gradients or in_backward:
+        said += [] if gradients else ["What backward makes and leaves are gradients, as a rule."]
+        advice = "Call zero_grad(set_to_none=True) right after step()"
+    else:
+        advice = "del the name, list or attribute that keeps it"
+    return _finding(
+        trace,
+        "held",
+        f"{amount(size)} made {where} are still live at the end",
+        mine,
+        said,
+        f"{advice}: that frees {amount(size)}.",
+        certain=gradients or not in_backward,
+        saves=size,
+        moment=trace.n_events,
+        row=row,
+    )
+
+
+def runs(trace: Trace) -> list[Finding]:
+    """Growth across the runs of one cell: what its earlier runs made is still there.
+
+    The recorder keeps, by the cell's text, what each run left, and looks after the next one whether it is still live.
+    """
+    left = [row for row in fact_rows(trace, "earlier_runs") if isinstance(row.get("bytes"), int)]
+    blocks = trace.blocks
+    lives = np.flatnonzero((blocks["alloc_event"] >= 0) & (blocks["free_requested_event"] == -1))
+    now = int(blocks["size"][lives].sum())
+    still = [int(row["bytes"]) for row in left if row["bytes"] > 0]
+    if not still or now <= 0 or min(*still, now) < 0.5 * max(*still, now):
+        return []
+    sums = sums_by_site(trace, lives)
+    row = next((site for site, _, _ in sums if site >= 0), -1)
+    holders = causes.holders(trace, lives)
+    words = [causes.holder_words(holder, size) for holder, size in holders[:4]]
+    earlier = [str(name) for row_ in left for name in row_.get("holders", ()) if isinstance(name, str)]
+    fixes = list(
+        dict.fromkeys([*(fix for _, fix in words if fix), *(str(f) for r in left for f in r.get("fixes", ()))])
+    )
+    said = [
+        f"This cell ran {len(still) + 1} times; of the earlier runs {', '.join(map(amount, still))} are still live.",
+        *(sentence for sentence, _ in words),
+        *([f"What the earlier runs left is held by {', '.join(dict.fromkeys(earlier))}."] if earlier else []),
+    ]
+    total = sum(still) + now
+    return [
+        _finding(
+            trace,
+            "growth",
+            f"Each run of this cell leaves {amount(now)} at {name_of(trace, row)}",
+            lives,
+            said,
+            f"Run: {'; '.join(fixes[:6])}  That frees {amount(total)}."
+            if fixes
+            else f"Clear what keeps the earlier results before the cell runs again: that frees {amount(sum(still))}.",
+            certain=True,
+            saves=total,
+            moment=trace.n_events,
+            row=row,
+            per_step=now,
+            size=total,
+        )
+    ]
+
+
+def _finding(  # noqa: PLR0917
+    trace: Trace,
+    kind: str,
+    title: str,
+    blocks: I64,
+    evidence: list[str],
+    advice: str,
+    *,
+    certain: Any,
+    saves: int = 0,
+    moment: int,
+    row: int | None = None,
+    per_step: int = 0,
+    size: int | None = None,
+) -> Finding:
+    sums = sums_by_site(trace, blocks)
+    if row is None:
+        row = next((site for site, _, _ in sums if site >= 0), -1)
+    return Finding(
+        kind=kind,
+        title=title,
+        bytes=int(trace.blocks["size"][blocks].sum()) if size is None else size,
+        blocks=ids(blocks),
+        site=frame_of(trace, row),
+        label=trace.site_label(row),
+        evidence=tuple(evidence),
+        advice=advice,
+        certain=bool(certain),
+        bytes_per_step=per_step,
+        saves=saves,
+        moment=moment,
+        window=(max(0, int(trace.blocks["alloc_event"][blocks].min(initial=trace.n_events))), trace.n_events),
+        lines=lines_of(trace, sums),
+        frame=row,
+    )
