@@ -29,6 +29,7 @@ ENTRANCES = {"__init__", "__main__", "session", "magic", "cli"}
 #: The only imports to the right: one line inside a function, so that a Trace can show and save itself.
 DEFERRED = {
     ("trace/trace.py", "save"): "read",
+    ("trace/trace.py", "findings"): "answer",
     ("trace/trace.py", "to_html"): "show",
     ("trace/trace.py", "_repr_mimebundle_"): "show",
 }

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from memwidget.answer.finding import Finding
+
 CurveName = Literal["allocated", "active", "reserved", "requested"]
 At = int | str
 
@@ -600,6 +602,12 @@ class Trace:
         from memwidget.show.export import to_html
 
         return to_html(self, path, **options)
+
+    def findings(self) -> list[Finding]:
+        """Say what is wrong, or worth knowing, with lines, bytes and a next step; empty where nothing is unusual."""
+        from memwidget.answer.findings import findings
+
+        return findings(self)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         from memwidget.show.view import MemView
