@@ -45,7 +45,8 @@ export class Addresses {
   readonly timeline: Timeline;
   /** How often a segment's (or piece's) address had begun one before. */
   readonly seg_use: Uint32Array;
-  readonly #segmentsByAddress: Uint32Array;
+  /** Rows of the segments' table in order of address. */
+  readonly segmentsByAddress: Uint32Array;
   readonly #blocksByAddress: Uint32Array;
   /** A block's place in that order. */
   readonly #rank: Uint32Array;
@@ -54,7 +55,7 @@ export class Addresses {
   constructor(data: Data, timeline: Timeline) {
     this.data = data;
     this.timeline = timeline;
-    this.#segmentsByAddress = byAddress(data.seg_address_hi, data.seg_address_lo);
+    this.segmentsByAddress = byAddress(data.seg_address_hi, data.seg_address_lo);
     this.#blocksByAddress = byAddress(data.address_hi, data.address_lo);
     this.#rank = new Uint32Array(data.n_blocks);
     this.#blocksByAddress.forEach((block, rank) => {
@@ -62,7 +63,7 @@ export class Addresses {
     });
     this.seg_use = new Uint32Array(data.seg_size.length);
     let before = -1;
-    for (const row of this.#segmentsByAddress) {
+    for (const row of this.segmentsByAddress) {
       const same = before >= 0 && this.#between(before, row) === 0;
       this.seg_use[row] = same ? (this.seg_use[before] as number) + 1 : 0;
       before = row;
@@ -73,6 +74,17 @@ export class Addresses {
   #between(from: number, to: number): number {
     const { seg_address_hi: hi, seg_address_lo: lo } = this.data;
     return distance(hi[from] as number, lo[from] as number, hi[to] as number, lo[to] as number);
+  }
+
+  /** Bytes from a segment's start to a block's; negative where the block lies before it. */
+  offsetIn(row: number, block: number): number {
+    const { seg_address_hi, seg_address_lo, address_hi, address_lo } = this.data;
+    return distance(
+      seg_address_hi[row] as number,
+      seg_address_lo[row] as number,
+      address_hi[block] as number,
+      address_lo[block] as number,
+    );
   }
 
   /** "s7f6d3a000000_0": address and use, as torch's own viewer writes it. */
@@ -174,7 +186,7 @@ export class Addresses {
     const sizes: number[] = [];
     const pools: number[] = [];
     let before = -1;
-    for (const row of this.#segmentsByAddress) {
+    for (const row of this.segmentsByAddress) {
       if (!this.isThere(row, moment)) continue;
       const pool = seg_pool[row] as number;
       const size = seg_size[row] as number;

@@ -2,8 +2,8 @@
 // get, set and save; where the data comes from is the source's business.
 
 import { Bands } from "./bands.js";
-import { blockColor, dimmed, legendOf, lookupTable, type Mode, modeOf } from "./colors.js";
-import type { Picture } from "./columns.js";
+import { blockColor, dimmed, lookupTable, type Mode, modeOf } from "./colors.js";
+import type { Picture, View } from "./columns.js";
 import { Commands } from "./commands.js";
 import { h, setText } from "./dom.js";
 import { Engine } from "./engine.js";
@@ -23,9 +23,11 @@ import type { SearchResult } from "./search.js";
 import { Side } from "./side.js";
 import { Sizing } from "./sizing.js";
 import { CHROME, chooseTheme, type Theme } from "./theme.js";
+import type { Timeline } from "./timeline.js";
 import { Toolbar } from "./toolbar.js";
 import { Tooltip } from "./tooltip.js";
 import { Viewport } from "./viewport.js";
+import { Views } from "./views.js";
 import type { Data } from "./wire.js";
 
 /** Traits go to the kernel at most this often, ms: a pan changes the window sixty times a second. */
@@ -46,6 +48,8 @@ export interface Loaded {
   colors: Uint32Array;
   table: Uint32Array;
   picture: Picture | null;
+  /** What the chart draws: blocks over time, or segments. */
+  chart: { timeline: Timeline; draw(view: View): Promise<Picture | null> };
 }
 
 export function mount(el: HTMLElement, model: Model, source: Source, signal: AbortSignal): void {
@@ -71,6 +75,7 @@ export class App {
   readonly sizing: Sizing;
   readonly gestures: Gestures;
   readonly commands: Commands;
+  readonly views: Views;
   readonly live = h("div", { class: "mw-hidden", "aria-live": "polite" });
   help: HTMLElement | null = null;
   loaded: Loaded | null = null;
@@ -104,6 +109,7 @@ export class App {
       colorBy: (mode: ColorBy) => this.push("color_by", mode),
       axis: (axis: Axis) => this.push("axis", axis),
       device: (device) => this.push("device", device),
+      view: (view) => this.push("view", view),
       panel: () => this.togglePanel(),
       help: () => this.toggleHelp(),
     });
@@ -112,6 +118,7 @@ export class App {
       () => this.back(),
       signal,
     );
+    this.views = new Views(this);
     const command = /Mac|iPhone|iPad/.test(navigator.platform) ? "⌘" : "Ctrl";
     this.hintBox = h("div", { class: "mw-hint", "aria-hidden": "true" }, `${command} + wheel zooms`);
     this.scene.stage.append(this.tooltip.element, this.message, this.hintBox);
@@ -132,7 +139,14 @@ export class App {
       h(
         "div",
         { class: "mw-body", role: "tabpanel", "aria-label": "Timeline" },
-        h("div", { class: "mw-main" }, this.scene.stage, this.foot.element),
+        h(
+          "div",
+          { class: "mw-main" },
+          this.scene.stage,
+          this.views.allocator.element,
+          this.views.about,
+          this.foot.element,
+        ),
         this.side.splitter,
         this.side.panel,
       ),
@@ -149,6 +163,7 @@ export class App {
     this.applyTheme();
     this.sizing.applyHeight();
     this.showTools();
+    this.views.changed();
     signal.addEventListener("abort", () => this.close(), { once: true });
     void this.load();
   }
@@ -178,6 +193,7 @@ export class App {
   /** Reacts to traits, whoever changed them: the user here, another view, or Python. */
   follow(): void {
     const reactions: Record<string, () => void> = {
+      view: () => this.views.changed(),
       moment: () => this.momentChanged(),
       selection: () => this.selected(),
       window: () => this.windowChanged(),
@@ -224,6 +240,7 @@ export class App {
     if (this.model.get("moment") >= 0) {
       this.loaded?.viewport.reveal(this.moment);
     }
+    this.views.refresh();
     this.frames.request("view", "panel");
   }
 
@@ -288,7 +305,8 @@ export class App {
     const mode = modeOf(data, this.model.get("color_by"));
     const colors = lookupTable(data, mode, this.theme, CHROME[this.theme].background);
     const bands = new Bands(data);
-    this.loaded = { data, engine, bands, viewport, mode, colors, table: colors, picture: null };
+    const chart = { timeline: engine.timeline, draw: (view: View) => engine.draw(view) };
+    this.loaded = { data, engine, bands, viewport, mode, colors, table: colors, picture: null, chart };
     const [lo, hi] = this.model.get("window");
     this.window = `${lo},${hi}`;
     viewport.show(lo, hi, false);
@@ -305,8 +323,7 @@ export class App {
     this.legend();
     this.status("");
     this.queryChanged();
-    this.sizing.resize();
-    this.frames.request("view", "panel");
+    this.views.changed();
   }
 
   summary({ header }: Data): string {
@@ -378,7 +395,7 @@ export class App {
 
   legend(): void {
     if (this.loaded) {
-      this.foot.legend(legendOf(this.loaded.data, this.loaded.mode, this.theme));
+      this.foot.legend(this.views.legend(this.loaded));
     }
   }
 
@@ -407,7 +424,12 @@ export class App {
   shade(): void {
     if (this.loaded) {
       const mask = this.result?.blocks;
-      this.loaded.table = mask ? dimmed(this.loaded.colors, mask) : this.loaded.colors;
+      this.loaded.table = this.views.isSegments
+        ? this.views.table(this.loaded, this.theme)
+        : mask
+          ? dimmed(this.loaded.colors, mask)
+          : this.loaded.colors;
+      this.views.refresh();
       this.frames.request("paint");
     }
   }
@@ -434,6 +456,9 @@ export class App {
       return;
     }
     const block = this.selection;
+    if (!this.marked && this.views.showPanel(loaded)) {
+      return;
+    }
     if (this.marked) {
       const totals = loaded.engine.range(...this.marked);
       this.side.show("Range", rangePanel(this.context(loaded), totals), "Clear");
@@ -468,6 +493,7 @@ export class App {
       this.marked = null;
       this.frames.request("panel");
     } else {
+      this.views.unfocus();
       this.push("selection", -1);
     }
     this.root.focus({ preventScroll: true });
@@ -479,6 +505,7 @@ export class App {
       this.openPanel();
       setText(this.live, `Pinned: ${blockSentence(this.loaded.data, block)}`);
     }
+    this.views.selected();
     this.frames.request("panel");
   }
 

@@ -3,8 +3,6 @@
 import type { App } from "./app.js";
 import { bytesToY, momentToX, yToBytes } from "./camera.js";
 import { setText } from "./dom.js";
-import { blockSentence, siteLabel } from "./facts.js";
-import { bytes } from "./format.js";
 import type { Action } from "./keys.js";
 import { blockAt } from "./pick.js";
 
@@ -50,10 +48,14 @@ export class Commands {
     if (!loaded) {
       return false;
     }
+    const taken = this.app.views.act(action);
+    if (taken !== undefined) {
+      return taken;
+    }
     const { plot } = this.app.scene.layout;
     const x = plot.x + momentToX(loaded.engine.timeline, loaded.viewport.camera, this.app.moment + 0.5, plot.width);
     const middle = x >= plot.x && x <= plot.x + plot.width ? x : plot.x + plot.width / 2;
-    const moves: Record<Exclude<Action, "help" | "escape">, () => void> = {
+    const moves: Record<Exclude<Action, "help" | "escape" | "pageUp" | "pageDown" | "last">, () => void> = {
       left: () => this.step(-1),
       right: () => this.step(1),
       panLeft: () => this.app.gestures.pan(-plot.width / 4, 0),
@@ -74,7 +76,7 @@ export class Commands {
     if (action === "search") {
       this.app.toolbar.search.focus();
     }
-    moves[action]();
+    moves[action as keyof typeof moves]();
     return true;
   }
 
@@ -85,7 +87,7 @@ export class Commands {
     } else if (this.searchFocused()) {
       this.app.push("query", "");
       this.app.root.focus({ preventScroll: true });
-    } else if (this.app.marked || this.app.selection >= 0) {
+    } else if (this.app.marked || this.app.selection >= 0 || this.app.views.focus) {
       this.app.back();
     } else if (this.app.hovered >= 0 || this.app.model.get("moment") >= 0) {
       this.app.gestures.leave();
@@ -141,8 +143,8 @@ export class Commands {
         this.app.cross = yToBytes(picture.view, (y + end) / 2 + 0.5, picture.height);
         this.app.hovered = hit.block;
         this.app.root.dataset.hovered = String(hit.block);
-        setText(this.app.live, blockSentence(loaded.data, hit.block));
-        this.app.status(`${siteLabel(loaded.data, hit.block)} · ${bytes(loaded.data.size[hit.block] ?? 0)}`);
+        setText(this.app.live, this.app.views.sentence(hit.block));
+        this.app.status(this.app.views.status(hit.block));
         break;
       }
     }
@@ -153,7 +155,9 @@ export class Commands {
     if (this.app.hovered < 0) {
       this.climb(-1);
     }
-    if (this.app.hovered >= 0) {
+    if (this.app.hovered >= 0 && this.app.views.isSegments) {
+      this.app.views.pinChart(this.app.hovered);
+    } else if (this.app.hovered >= 0) {
       this.app.push("selection", this.app.hovered === this.app.selection ? -1 : this.app.hovered);
     }
   }

@@ -40,10 +40,14 @@ export function stackFrames(data: Data, stack: number): FrameFacts[] {
   return Array.from(framesOf(data, stack), (row) => frameAt(data, row));
 }
 
-/** Frame row of the user's innermost frame, -1 where there is none. */
-export function siteRow(data: Data, block: number): number {
-  const stack = data.stack[block] ?? -1;
+/** Frame row of the user's innermost frame of a stack, -1 where there is none. */
+export function stackSite(data: Data, stack: number): number {
   return stack < 0 ? -1 : (data.stack_site[stack] ?? -1);
+}
+
+/** The same of the stack that made a block. */
+export function siteRow(data: Data, block: number): number {
+  return stackSite(data, data.stack[block] ?? -1);
 }
 
 /** What by_site calls everything without a line of the user's. */

@@ -42,10 +42,15 @@ export class Frames {
   }
 
   frame(now: number): void {
+    const loaded = this.app.loaded;
+    if (loaded && !this.app.signal.aborted && this.app.views.frame(loaded)) {
+      this.dirty.view = false;
+      this.finish(loaded);
+      return;
+    }
     if (this.app.signal.aborted || this.app.scene.layout.width === 0) {
       return;
     }
-    const loaded = this.app.loaded;
     if (!loaded) {
       this.drawOutline();
       return;
@@ -60,7 +65,7 @@ export class Frames {
     this.sweepIfNeeded();
     if (this.dirty.paint && loaded.picture) {
       this.dirty.paint = false;
-      this.app.scene.paint(loaded.picture, loaded.table);
+      this.app.scene.paint(loaded.picture, loaded.table, this.app.views.isSegments);
     }
     if (loaded.picture) {
       this.drawOver(loaded, loaded.picture);
@@ -68,6 +73,16 @@ export class Frames {
     } else {
       this.drawOutline();
     }
+    this.showPanel(loaded);
+  }
+
+  /** The end of a frame of a view that is no chart. */
+  finish(loaded: Loaded): void {
+    this.showPanel(loaded);
+    this.counted(loaded);
+  }
+
+  showPanel(loaded: Loaded): void {
     if (this.dirty.panel) {
       this.dirty.panel = false;
       this.app.showPanel(loaded);
@@ -77,17 +92,25 @@ export class Frames {
   sweepIfNeeded(): void {
     const loaded = this.app.loaded;
     const { width, height } = this.app.scene.pixels;
-    if (!loaded || !this.dirty.view || this.sweeping || this.app.scene.layout.width === 0 || this.app.signal.aborted) {
+    if (
+      !loaded ||
+      !this.app.views.isChart ||
+      !this.dirty.view ||
+      this.sweeping ||
+      this.app.scene.layout.width === 0 ||
+      this.app.signal.aborted
+    ) {
       return;
     }
     this.sweeping = true;
     this.dirty.view = false;
     this.app.saveWindow();
-    loaded.engine
+    const { chart } = loaded;
+    loaded.chart
       .draw({ ...loaded.viewport.camera, width, height })
       .then((picture) => {
         this.sweeping = false;
-        if (picture && loaded === this.app.loaded) {
+        if (picture && loaded === this.app.loaded && chart === loaded.chart) {
           loaded.picture = picture;
           this.request("paint");
         } else {
@@ -117,16 +140,17 @@ export class Frames {
   drawOver(loaded: Loaded, picture: Picture): void {
     this.app.scene.draw({
       data: loaded.data,
-      timeline: loaded.engine.timeline,
+      timeline: loaded.chart.timeline,
       bands: loaded.bands,
       camera: loaded.viewport.camera,
       picture,
       theme: this.app.theme,
       moment: this.app.model.get("moment") < 0 ? -1 : this.app.moment,
-      selection: this.app.selection,
-      hovered: this.app.hovered === this.app.selection ? -1 : this.app.hovered,
+      selection: this.app.views.outlined,
+      hovered: this.app.hovered === this.app.views.outlined ? -1 : this.app.hovered,
       hoveredBand: this.app.hoveredBand,
       range: this.app.marked,
+      extra: (context, layout) => this.app.views.drawPools(context, layout, picture),
     });
   }
 

@@ -134,7 +134,9 @@ export class Gestures implements Intents {
       this.app.frames.schedule();
     }
     this.cursor(zone);
-    if (hit) {
+    if (hit && this.app.views.isSegments) {
+      this.app.views.overChart(hit.block, x, y);
+    } else if (hit) {
       const color = blockColor(loaded.data, loaded.mode, this.app.theme, hit.block);
       this.app.tooltip.block(loaded.data, hit.block, hit.pending, color, x, y);
     } else if (band >= 0) {
@@ -193,7 +195,12 @@ export class Gestures implements Intents {
       if (moment >= 0) {
         this.app.push("moment", moment);
       }
-      this.app.push("selection", hit && hit.block !== this.app.selection ? hit.block : -1);
+      if (this.app.views.isSegments) {
+        this.app.views.pinChart(hit?.block ?? -1);
+      } else {
+        this.app.views.unfocus();
+        this.app.push("selection", hit && hit.block !== this.app.selection ? hit.block : -1);
+      }
       this.app.frames.request("panel");
     }
   }

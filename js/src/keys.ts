@@ -18,6 +18,9 @@ export type Action =
   | "peak"
   | "oom"
   | "pin"
+  | "pageUp"
+  | "pageDown"
+  | "last"
   | "search"
   | "panel"
   | "escape"
@@ -40,7 +43,10 @@ const KEYS: Record<string, Action> = {
   s: "zoomOut",
   "]": "taller",
   "[": "shorter",
+  PageUp: "pageUp",
+  PageDown: "pageDown",
   Home: "fit",
+  End: "last",
   f: "fit",
   p: "peak",
   o: "oom",
@@ -60,6 +66,7 @@ const LIST: readonly (readonly [string, string])[] = [
   ["A D", "pan"],
   ["[ ]", "zoom the bytes"],
   ["Home", "fit everything"],
+  ["↑ ↓ Home End", "Allocator: step the events"],
   ["P", "peak"],
   ["O", "next out of memory"],
   ["/", "search"],

@@ -12,7 +12,7 @@ export class Painter {
   #image: ImageData | null = null;
 
   /** Fills the canvas (of the picture's size) from the picture; `table` holds one pixel value an id. */
-  paint(canvas: HTMLCanvasElement, picture: Picture, table: Uint32Array, ratio: number): void {
+  paint(canvas: HTMLCanvasElement, picture: Picture, table: Uint32Array, ratio: number, pale = false): void {
     const { width, height, ids } = picture;
     if (canvas.width !== width || canvas.height !== height) {
       canvas.width = width;
@@ -26,13 +26,13 @@ export class Painter {
       this.#image = context.createImageData(width, height);
     }
     const pixels = new Uint32Array(this.#image.data.buffer);
-    fillPixels(pixels, ids, width, height, table, Math.max(1, Math.round(ratio)));
+    fillPixels(pixels, ids, width, height, table, Math.max(1, Math.round(ratio)), pale);
     context.putImageData(this.#image, 0, 0);
   }
 }
 
 /**
- * Writes every pixel of a picture; exported for its test.
+ * Writes every pixel of a picture; exported for its test. `pale`: what is flagged is not hatched, it is pale alone.
  *
  * Works on signed views: colours and pending ids have their highest bit set, and as unsigned numbers they would not fit
  * the engine's small integers (twice as slow, measured).
@@ -44,6 +44,7 @@ export function fillPixels(
   height: number,
   colors: Uint32Array,
   ratio: number,
+  pale = false,
 ): void {
   const pixels = new Int32Array(target.buffer, target.byteOffset, target.length);
   const ids = new Int32Array(source.buffer, source.byteOffset, source.length);
@@ -64,7 +65,8 @@ export function fillPixels(
       let color = table[id & ID_MASK] as number;
       if (id < 0) {
         // PENDING is the sign bit.
-        color = (x + y) % period < stripe ? color : mix(mix(color, background), background);
+        const striped = !pale && (x + y) % period < stripe;
+        color = striped ? color : mix(mix(color, background), background);
       }
       // Same id `reach` pixels on means at least that tall (or wide): a column holds a block in one piece.
       if (y > 0 && ids[p - width] !== id) {

@@ -29,6 +29,8 @@ export interface Shown {
   hovered: number;
   hoveredBand: number;
   range: readonly [number, number] | null;
+  /** Draws what only one view has, over the blocks. */
+  extra?: (context: CanvasRenderingContext2D, layout: Layout) => void;
 }
 
 export class Scene {
@@ -73,9 +75,9 @@ export class Scene {
     return { width: Math.round(plot.width * ratio), height: Math.round(plot.height * ratio) };
   }
 
-  paint(picture: Picture, table: Uint32Array): void {
+  paint(picture: Picture, table: Uint32Array, pale = false): void {
     this.#blocks.hidden = false;
-    this.#painter.paint(this.#blocks, picture, table, this.layout.ratio);
+    this.#painter.paint(this.#blocks, picture, table, this.layout.ratio, pale);
   }
 
   #begin(): CanvasRenderingContext2D | null {
@@ -116,6 +118,7 @@ export class Scene {
     }
     drawAbove(context, layout, chrome, above);
     shown.bands.draw(context, layout, chrome, timeline, view, shown.hoveredBand);
+    shown.extra?.(context, layout);
     this.#drawRange(context, shown, chrome, accent);
     this.#drawCursor(context, shown, accent);
     this.#outline(context, picture, shown.hovered, 1, chrome.text, chrome.background);

@@ -2,7 +2,7 @@
 
 import { button, h, name, setText } from "./dom.js";
 import { bytes, bytesExact, count } from "./format.js";
-import { type Axis, COLOR_MODES, type ColorBy } from "./model.js";
+import { type Axis, COLOR_MODES, type ColorBy, VIEWS, type ViewName } from "./model.js";
 import type { SearchResult } from "./search.js";
 
 export interface ToolbarActions {
@@ -13,6 +13,7 @@ export interface ToolbarActions {
   colorBy(mode: ColorBy): void;
   axis(axis: Axis): void;
   device(device: number): void;
+  view(view: ViewName): void;
   panel(): void;
   help(): void;
 }
@@ -39,6 +40,10 @@ export class Toolbar {
   readonly #events: HTMLButtonElement;
   readonly #time: HTMLButtonElement;
   readonly #axis: HTMLElement;
+  readonly #fit: HTMLButtonElement;
+  readonly #colorLabel: HTMLElement;
+  readonly #tabs: HTMLButtonElement[];
+  #hasTime = true;
   readonly #panel: HTMLButtonElement;
   readonly #actions: ToolbarActions;
 
@@ -55,10 +60,10 @@ export class Toolbar {
     this.search.addEventListener("input", () => actions.query(this.search.value));
     const peak = button("Peak", "Go to the peak (P)");
     this.#oom = button("OOM", "Go to the next out of memory (O)");
-    const fit = button("Fit", "Show everything (Home)");
+    this.#fit = button("Fit", "Show everything (Home)");
     peak.addEventListener("click", actions.peak);
     this.#oom.addEventListener("click", actions.oom);
-    fit.addEventListener("click", actions.fit);
+    this.#fit.addEventListener("click", actions.fit);
     this.#color = h(
       "select",
       { class: "mw-select", "aria-label": "Colour by" },
@@ -80,21 +85,25 @@ export class Toolbar {
     const help = button("?", "Keys and gestures (?)", "mw-button mw-icon");
     help.addEventListener("click", actions.help);
     this.#oom.hidden = true;
+    const word = h("span", { class: "mw-spare" }, "Colour");
+    this.#colorLabel = h("label", { class: "mw-label", title: "Colour by" }, word, this.#color);
+    this.#tabs = VIEWS.map((view) => {
+      const label = view.charAt(0).toUpperCase() + view.slice(1);
+      const tab = h("button", { type: "button", class: "mw-tab", role: "tab", "data-view": view }, label);
+      tab.addEventListener("click", () => actions.view(view));
+      return tab;
+    });
     this.element = h(
       "header",
       { class: "mw-header" },
       this.#title,
-      h(
-        "div",
-        { class: "mw-tabs", role: "tablist", "aria-label": "Views" },
-        h("button", { type: "button", class: "mw-tab", role: "tab", "aria-selected": "true" }, "Timeline"),
-      ),
+      h("div", { class: "mw-tabs", role: "tablist", "aria-label": "Views" }, ...this.#tabs),
       h(
         "div",
         { class: "mw-tools" },
         h("div", { class: "mw-search" }, this.search, this.#hits),
-        h("div", { class: "mw-group" }, peak, this.#oom, fit),
-        h("label", { class: "mw-label", title: "Colour by" }, h("span", { class: "mw-spare" }, "Colour"), this.#color),
+        h("div", { class: "mw-group" }, peak, this.#oom, this.#fit),
+        this.#colorLabel,
         this.#axis,
         h("div", { class: "mw-group" }, this.#panel, help),
       ),
@@ -129,7 +138,23 @@ export class Toolbar {
       this.#title.append(h("span", { class: "mw-capacity", title }, `of ${bytes(heading.capacity)}`));
     }
     this.#oom.hidden = heading.ooms === 0;
-    this.#axis.hidden = !heading.hasTime;
+    this.#hasTime = heading.hasTime;
+    this.#axis.hidden ||= !heading.hasTime;
+  }
+
+  /** Marks a view's tab and leaves out the tools that it has no use for. */
+  tab(view: ViewName): void {
+    for (const tab of this.#tabs) {
+      tab.setAttribute("aria-selected", String(tab.dataset.view === view));
+    }
+    const chart = view === "timeline" || view === "segments";
+    this.#axis.hidden = !chart || !this.#hasTime;
+    this.#fit.hidden = !chart;
+    this.#colorLabel.hidden = view === "about";
+    const category = this.#color.querySelector<HTMLOptionElement>('option[value="category"]');
+    if (category) {
+      category.textContent = view === "segments" ? "kind" : "category";
+    }
   }
 
   /** Makes the tools show what the state is. */

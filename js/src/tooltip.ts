@@ -57,6 +57,19 @@ export class Tooltip {
     });
   }
 
+  /** A headline with its colour, and lines under it; empty ones are left out. */
+  lines(key: string, x: number, y: number, color: string, head: string, rest: readonly string[]): void {
+    this.#place(`${key} ${color}`, x, y, () => [
+      h(
+        "div",
+        { class: "mw-tip-head" },
+        color ? h("span", { class: "mw-swatch", style: `background:${color}` }) : null,
+        name(head, "", 200),
+      ),
+      ...rest.filter(Boolean).map((text) => h("div", { class: "mw-muted" }, name(text, "", 200))),
+    ]);
+  }
+
   band(data: Data, timeline: Timeline, band: number, x: number, y: number): void {
     this.#place(`band ${band}`, x, y, () => {
       const lo = data.band_lo[band] ?? 0;

@@ -46,7 +46,7 @@ class MemView(anywidget.AnyWidget):
     ----------
     source : Trace, Recording, memtrace's result, path, bytes, file object or snapshot dict
         What to show; anything that `memwidget.load` takes.
-    view : str, default "timeline"
+    view : {"timeline", "allocator", "segments", "about"}
         The view to open with.
     device : int, optional
         Which device; the one with most bytes if left out.
@@ -175,7 +175,7 @@ class MemView(anywidget.AnyWidget):
         if device not in trace.devices:
             raise ValueError(f"The recording has no device {text(repr(device), 40)}.")
         if self._cached is None or self._cached[0] != device:
-            self._cached = (device, payload(self._of(device)))
+            self._cached = (device, payload(self._of(device), read_sources=True))
         return self._cached[1]
 
     def _of(self, device: int) -> Trace:
@@ -259,7 +259,7 @@ class MemView(anywidget.AnyWidget):
 
 
 CHOICES = {
-    "view": ("timeline",),
+    "view": ("timeline", "allocator", "segments", "about"),
     "axis": ("events", "time"),
     "color_by": ("auto", "site", "size", "age", "stream", "pool", "category"),
     "theme": ("auto", "light", "dark"),
