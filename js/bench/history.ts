@@ -137,6 +137,7 @@ export function dataOf(
     frame_line: Int32Array.of(31),
     frame_name: Int32Array.of(1),
     frame_source: Int32Array.of(-1),
+    frame_source_now: new Uint8Array(1),
     frame_label: Int32Array.of(2),
     frame_kind: Uint8Array.of(0),
     reserved_moment: Int32Array.of(0),

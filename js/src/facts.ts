@@ -20,6 +20,8 @@ export interface FrameFacts {
   file: string;
   line: number;
   source: string;
+  /** The source is the file's line of today, which may differ from what ran. */
+  mayDiffer: boolean;
   kind: number;
 }
 
@@ -31,6 +33,7 @@ export function frameAt(data: Data, row: number): FrameFacts {
     file: text(data.frame_file),
     line: data.frame_line[row] ?? 0,
     source: text(data.frame_source),
+    mayDiffer: data.frame_source_now[row] === 1,
     kind: data.frame_kind[row] ?? USER,
   };
 }

@@ -29,6 +29,7 @@ function frameRow(frame: FrameFacts, headline: boolean): HTMLElement {
     name(frame.name, "mw-frame-name"),
     h("bdi", { class: "mw-foreign mw-frame-file" }, clip(where, 300)),
     frame.source ? h("code", { class: "mw-source" }, clip(frame.source.trim(), 500)) : null,
+    frame.source && frame.mayDiffer ? h("span", { class: "mw-muted" }, "the file's line today; may differ") : null,
   );
 }
 

@@ -159,6 +159,8 @@ export interface Data extends History {
   frame_line: Int32Array;
   frame_name: Int32Array;
   frame_source: Int32Array;
+  /** 1: the source was read from the file when this was shown, and may differ from what ran. */
+  frame_source_now: Uint8Array;
   /** The site's label, a string. */
   frame_label: Int32Array;
   /** 0 user, 1 library, 2 C++, 3 plumbing of the interpreter or the notebook. */
@@ -230,6 +232,7 @@ const COLUMNS: Record<string, readonly [Dtype, Table]> = {
   frame_line: ["i4", "frames"],
   frame_name: ["i4", "frames"],
   frame_source: ["i4", "frames"],
+  frame_source_now: ["u1", "frames"],
   frame_label: ["i4", "frames"],
   frame_kind: ["u1", "frames"],
   reserved_moment: ["i4", "reserved"],

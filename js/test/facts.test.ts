@@ -38,6 +38,7 @@ const frame = (name: string, kind: number, file = "??"): FrameFacts => ({
   row: 0,
   name,
   kind,
+  mayDiffer: false,
   file,
   line: 3,
   source: "",

@@ -33,6 +33,7 @@ const data = {
   frame_line: Int32Array.of(7, 114),
   frame_name: Int32Array.of(1, 4),
   frame_source: Int32Array.of(-1, -1),
+  frame_source_now: new Uint8Array(2),
   frame_label: Int32Array.of(2, 4),
   frame_kind: Uint8Array.of(0, 1),
 };

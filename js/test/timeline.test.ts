@@ -96,6 +96,7 @@ describe("rangeTotals", () => {
       frame_line: Int32Array.of(1, 2),
       frame_name: Int32Array.of(1, 1),
       frame_source: Int32Array.of(-1, -1),
+      frame_source_now: new Uint8Array(2),
       frame_label: Int32Array.of(2, 1),
       frame_kind: new Uint8Array(2),
     });

@@ -13,6 +13,7 @@ from memwidget.show import wire
 from memwidget.show.palette import BACKGROUND, PALETTE, site_color
 from memwidget.trace.trace import Trace
 from show.hand_made import BASE, GOLDEN, GOLDENS, LOSS, MARKUP, golden_files, hostile, recording
+from text_snapshot import snapshot
 
 DTYPES = {"f8": "<f8", "i4": "<i4", "u4": "<u4", "u1": "u1"}
 RECORDINGS = ("streams", "overflow", "oom", "cuda_graph", "annotated_transformer")
@@ -162,3 +163,19 @@ def test_colours_stand_out_and_apart(theme):
     assert min(_closest([palette["accent"], c], EYES[0]) for c in palette["site"]) > 0.07
     ramp = [_contrast(c, BACKGROUND[theme]) for c in palette["ramp"]]
     assert ramp == sorted(ramp)
+
+
+def test_lines_are_looked_up_only_when_asked_and_are_marked(tmp_path):
+    """A recording from elsewhere stores no text; a view on this machine may show the file's line, a page never does."""
+    code = tmp_path / "train.py"
+    code.write_text("import torch\nx = make()\n", "utf-8")
+    secret = tmp_path / "id_rsa"
+    secret.write_text("PRIVATE\nPRIVATE\n", "utf-8")
+    trace = Trace(load_recording(snapshot(f"alloc a 512 @ {code}:2 step\nalloc b 512 @ {secret}:2 step")))
+    header, columns = decode(wire.payload(trace, read_sources=True))
+    assert "x = make()" in header["strings"]
+    assert sorted(columns["frame_source_now"].tolist()) == [0, 1]
+    assert not any("PRIVATE" in text for text in header["strings"])
+    header, columns = decode(wire.payload(trace))
+    assert "x = make()" not in header["strings"]
+    assert not columns["frame_source_now"].any()

@@ -11,6 +11,7 @@ so that only what this device's blocks use travels.
 from __future__ import annotations
 
 import json
+import linecache
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +34,8 @@ MAX_STRING = 2_000
 MAX_STRINGS_BYTES = 8 << 20
 #: A program that catches its errors may run out of memory at every step; the first of them tell the story.
 MAX_OOMS = 100
+#: Most lines looked up in files: far above the distinct user lines of real recordings (tens to hundreds).
+MAX_LOOKUPS = 2_000
 
 _BAND_KINDS = {"annotation": 0, "phase": 1, "step": 2}
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -52,12 +55,15 @@ class Payload(NamedTuple):
     buffers: list[memoryview]
 
 
-def payload(trace: Trace) -> Payload:
+def payload(trace: Trace, *, read_sources: bool = False) -> Payload:
     """Header and columns of one device.
 
     Parameters
     ----------
     trace : Trace
+    read_sources : bool
+        Look lines of the user's code up in the files of this machine where the recording did not store them. Only for
+        a view in a notebook: a page that is passed on must not pick up text that a stranger's recording points to.
 
     Returns
     -------
@@ -70,7 +76,7 @@ def payload(trace: Trace) -> Payload:
     columns += _block_columns(trace, strings, used)
     columns += _loose_columns(trace, used)
     columns += _segment_columns(trace, used)
-    columns += _stack_columns(trace, strings, used)
+    columns += _stack_columns(trace, strings, used, read_sources=read_sources)
     columns += _curve_columns(trace)
     columns += _band_columns(trace, strings)
 
@@ -252,7 +258,7 @@ def _renumber(values: Array, used: Array) -> Array:
     return np.where(values >= 0, np.searchsorted(used, values), -1)
 
 
-def _stack_columns(trace: Trace, strings: _Strings, used: Array) -> list[tuple[str, str, Array]]:
+def _stack_columns(trace: Trace, strings: _Strings, used: Array, *, read_sources: bool) -> list[tuple[str, str, Array]]:
     recording, frames = trace.recording, trace.recording.frames
     starts = recording.stacks[used].astype(np.int64)
     lengths = recording.stacks[used + 1] - starts
@@ -275,6 +281,13 @@ def _stack_columns(trace: Trace, strings: _Strings, used: Array) -> list[tuple[s
         )
         for row in np.unique(sites[sites >= 0])
     }
+    source = strings.take(frames.source[used_frames])
+    looked_up = np.zeros(len(used_frames), np.uint8)
+    if read_sources:
+        for i in np.flatnonzero((source < 0) & (trace.frame_kind[used_frames] == 0))[:MAX_LOOKUPS].tolist():
+            line = _line_of(trace.recording.strings[frames.filename[used_frames[i]]], int(frames.line[used_frames[i]]))
+            if line:
+                source[i], looked_up[i] = strings.add(line), 1
     return [
         ("stack_offset", "i4", offsets),
         ("stack_frame", "i4", _renumber(rows, used_frames)),
@@ -283,10 +296,18 @@ def _stack_columns(trace: Trace, strings: _Strings, used: Array) -> list[tuple[s
         ("frame_file", "i4", strings.take(frames.filename[used_frames])),
         ("frame_line", "i4", frames.line[used_frames]),
         ("frame_name", "i4", strings.take(frames.name[used_frames])),
-        ("frame_source", "i4", strings.take(frames.source[used_frames])),
+        ("frame_source", "i4", source),
+        ("frame_source_now", "u1", looked_up),
         ("frame_label", "i4", np.array(labels, np.int32)),
         ("frame_kind", "u1", trace.frame_kind[used_frames]),
     ]
+
+
+def _line_of(filename: str, line: int) -> str:
+    """Text of a line of Python on this machine, empty where there is none."""
+    if not filename.endswith(".py") or "\0" in filename:
+        return ""
+    return linecache.getline(filename, line).strip()
 
 
 def _curve_columns(trace: Trace) -> list[tuple[str, str, Array]]:
