@@ -37,12 +37,20 @@ class Cause:
 
 def tell(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int) -> Cause:
     """Why these blocks of these call sites pile up."""
+    collected = _collected(trace, blocks)
+    if collected is not None and collected.known:
+        return collected
+    held = _held_by(trace, blocks)
+    if held is not None:
+        return held
+    likely = _by_signs(trace, steps, sites, blocks, per_step)
+    return likely if collected is None else Cause((*likely.evidence, *collected.evidence), likely.advice)
+
+
+def _by_signs(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int) -> Cause:
+    """By what the lines and the blocks of one step look like."""
     named = sites[sites >= 0]
     where = name_of(trace, int(named[0])) if len(named) else "the loop"
-    for sign in (_collected, _held_by):
-        found = sign(trace, blocks)
-        if found is not None:
-            return found
     sources = [(int(row), trace.frame(int(row)).source or "") for row in named.tolist()]
     if any("create_graph" in text for _, text in sources):
         return Cause(
@@ -72,7 +80,8 @@ def tell(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int) -> 
         return Cause(
             (
                 (
-                    f"Each step leaves one block of {amount(per_step)} and nothing else; its line {kept} something that "
+                    f"Each step leaves one block of {amount(per_step)} and nothing else; its line {kept} something "
+                    "that "
                     "lives on (a list, a dict, a hook's store)."
                 ),
             ),
@@ -111,14 +120,12 @@ def _collected(trace: Trace, blocks: I64) -> Cause | None:
             "Break the cycle (weakref, no self-reference in hooks and closures), or call gc.collect() now and then.",
             known=True,
         )
+    at = f"event {int(asked[asked >= 0].min()):,}"
+    if "gc" in trace.recording.facts:
+        return Cause((f"{gone} of it went together at {at}, as the code ended.",), "")
     return Cause(
-        (
-            (
-                f"{gone} of it went at once at event {int(asked[asked >= 0].min()):,}, with nothing made of it: as when "
-                "a garbage collection frees reference cycles."
-            ),
-        ),
-        "If gc.collect() frees it, break the cycle (weakref; no self-reference in hooks and closures).",
+        (f"{gone} of it went together at {at}, nothing was made of it: the code ended, or gc.collect() freed cycles.",),
+        "",
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from memwidget.trace.sites import USER, site_labels
 from memwidget.units import bytes_text, plain
 
 if TYPE_CHECKING:
@@ -127,6 +128,30 @@ def source_sentence(trace: Trace, row: int) -> tuple[str, ...]:
     """What the line says, where that was recorded."""
     frame = frame_of(trace, row)
     return (f"The line: {plain(frame.source, 160)}",) if frame is not None and frame.source else ()
+
+
+def callers_sentence(trace: Trace, blocks: I64, row: int) -> tuple[str, ...]:
+    """The user's lines that led to a line, where it is a helper that others call."""
+    mine = blocks[trace.block_site[blocks] == row]
+    if row < 0 or not len(mine):
+        return ()
+    r = trace.recording
+    stack = int(trace.blocks["stack"][mine[trace.blocks["size"][mine].argmax()]])
+    rows = r.stack_frames[r.stacks[stack] : r.stacks[stack + 1]]
+    outer = [int(f) for f in rows[trace.frame_kind[rows] == USER] if int(f) != row]
+    words = [frame_words(trace, f) for f in outer[:3]]
+    return (f"Called from {', from '.join(words)}.",) if words else ()
+
+
+def frame_words(trace: Trace, row: int) -> str:
+    """A frame that need not be a call site, in the words of one."""
+    return plain(site_labels(trace.recording, np.array([row], np.int32), cell_names(trace))[row], 100)
+
+
+def cell_names(trace: Trace) -> dict[str, str]:
+    """File names of notebook cells -> what to call them."""
+    cells = trace.recording.facts.get("cells")
+    return {str(k): str(v) for k, v in cells.items()} if isinstance(cells, dict) else {}
 
 
 def name_of(trace: Trace, row: int) -> str:

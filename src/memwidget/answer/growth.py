@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memwidget.answer import causes
-from memwidget.answer.finding import Finding, amount, frame_of, ids, many, name_of
+from memwidget.answer.finding import Finding, amount, callers_sentence, frame_of, ids, many, name_of, source_sentence
 from memwidget.answer.steps import LEAST
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ def grows(trace: Trace, steps: Steps) -> Staircase | None:
     stride = -(-steps.n // _MOST_BOUNDS)
     bounds = steps.bounds[::stride]
     warm = max(1, len(bounds) // 10)
-    if len(bounds) - warm < LEAST or _goes_on_otherwise(trace, steps):
+    # Repetition alone is a weaker sign of a loop than a mark: four turns over the heads of a model are none.
+    if len(bounds) - warm < LEAST + (steps.how == "repetition") or _goes_on_otherwise(trace, steps):
         return None
     rows, levels = _levels(trace, bounds)
     levels = levels[:, warm:]
@@ -102,20 +103,17 @@ def _goes_on_otherwise(trace: Trace, steps: Steps) -> bool:
 def _let_go(trace: Trace, added: I64, last: int) -> bool:
     """Whether the program itself gave up after the loop what the loop had gathered: a list that served its turn.
 
-    What the garbage collector freed was forgotten, not given up. Where the recorder did not note its runs, all going at
-    once with nothing made of it in between is taken for that.
+    What the garbage collector freed was forgotten, not given up. What goes all together with nothing made since the
+    loop was of no use to anybody either: the code has ended.
     """
     asked = trace.blocks["free_requested_event"][added]
     gone = added[asked >= 0]
-    if trace.blocks["size"][gone].sum() < 0.2 * trace.blocks["size"][added].sum():
+    sizes = trace.blocks["size"]
+    if sizes[gone].sum() < 0.2 * sizes[added].sum() or causes.freed_by_collector(trace, gone):
         return False
-    collected = causes.freed_by_collector(trace, gone)
-    if collected is not None:
-        return not collected
     born = trace.blocks["alloc_event"]
-    until = int(trace.blocks["free_requested_event"][gone].max())
-    made = np.count_nonzero((born >= last) & (born < until))
-    return bool(len(gone) < 0.8 * len(added) or len(gone) < 2 * LEAST or made)
+    made = np.count_nonzero((born >= last) & (born < trace.blocks["free_requested_event"][gone].max()))
+    return bool(sizes[gone].sum() < 0.8 * sizes[added].sum() or made)
 
 
 def _levels(trace: Trace, bounds: I64) -> tuple[I64, I64]:
@@ -142,6 +140,8 @@ def _is_staircase(level: I64, *, loose: bool = False) -> bool:
     half = len(change) // 2
     up = change > 0
     net = np.array([level[half] - level[0], level[-1] - level[half]])
+    if len(change) >= 8 and level[-1] - level[-1 - len(change) // 4] < 0.05 * (level[-1] - level[0]):
+        return False  # it has come to its end: a cache that is full, copies that are all made
     return bool(up.sum() >= 3 and up[half:].any() and net.min() >= 0.2 * (level[-1] - level[0]))
 
 
@@ -177,6 +177,8 @@ def growth(trace: Trace, steps: Steps, stairs: Staircase | None) -> list[Finding
             f"({steps.words}), from {amount(stairs.start)} to {amount(stairs.end)}."
         ),
         "By line: " + "; ".join(by_line) + ("." if len(stairs.sites) <= 4 else "; and more."),
+        *source_sentence(trace, row),
+        *callers_sentence(trace, stairs.blocks, row),
         *cause.evidence,
     ]
     return [

@@ -14,6 +14,7 @@ from memwidget.answer import causes
 from memwidget.answer.finding import (
     Finding,
     amount,
+    callers_sentence,
     fact_rows,
     frame_of,
     ids,
@@ -221,6 +222,10 @@ def plateau(trace: Trace, taken: I64) -> list[Finding]:
     cast = bool(_in_stack(trace, mine, name="autocast").mean() > 0.5)
     first, gone = int(born[mine].min()), int(asked[mine].min())
     flat = int(born[mine].max())
+    # As much was made while it stood as while it rose, else it is a list that was gathered and used.
+    rise, stand = np.diff(np.searchsorted(allocs, [first, flat, gone]))
+    if stand < 0.5 * rise:
+        return []
     what = "Autocast's copies of the weights" if cast else "Memory that was kept for a while"
     return [
         _finding(
@@ -266,7 +271,11 @@ def held(trace: Trace, steps: Steps, taken: I64) -> list[Finding]:
 
 
 def _held_line(trace: Trace, mine: I64, row: int, size: int, count: int) -> Finding:
-    said = [f"{many(count, 'block')} made here stayed to the end.", *source_sentence(trace, row)]
+    said = [
+        f"{many(count, 'block')} made here stayed to the end.",
+        *source_sentence(trace, row),
+        *callers_sentence(trace, mine, row),
+    ]
     fixes: list[str] = []
     for holder, holder_size in causes.holders(trace, mine)[:4]:
         sentence, fix = causes.holder_words(holder, holder_size)

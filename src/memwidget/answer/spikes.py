@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 
 #: Share of the peak that short-lived blocks of one line must make up.
 _SHARE = 0.25
-#: Brief: at most this share of a step (of the recording where there are no steps), and at least these events.
-_BRIEF, _FEW = 0.15, 24
+#: Brief: at most this share of a step (of the recording where there are no steps), or so few events.
+_BRIEF, _FEW = 0.15, 6
 #: Short-lived blocks of more pieces than this are activations in a small model, not one big thing.
-_PIECES = 8
+_PIECES = 4
+#: A recording without steps and of no more events than this shows a few operations, not a run.
+_SHORT = 400
 
 
 def spikes(trace: Trace, steps: Steps) -> list[Finding]:
@@ -51,12 +53,12 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
     born, asked = blocks["alloc_event"][live].astype(np.int64), blocks["free_requested_event"][live].astype(np.int64)
     length = float(np.median(np.diff(steps.bounds))) if steps.n >= 2 else float(trace.n_events)
     brief = (born >= 0) & (asked >= 0) & (asked - born <= max(_BRIEF * length, _FEW))
-    if length <= 2 * _FEW:  # a few operations: whatever the code gave back again
+    if steps.n < 2 and trace.n_events <= _SHORT:  # whatever the code gave back again
         brief = (born >= 0) & (asked >= 0)
     sums = [row for row in sums_by_site(trace, live[brief]) if row[1] >= _SHARE * trace.peak_allocated]
     if not sums:
         return []
-    row, size, count = next((r for r in sums if r[0] >= 0), sums[0])
+    row, size, count = _headline(trace, sums, live[brief])
     mine = live[brief & (trace.block_site[live] == row)]
     largest = mine[np.argsort(-blocks["size"][mine])][:_PIECES]
     if int(blocks["size"][largest].sum()) < 0.8 * size:
@@ -66,7 +68,8 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
     said = [
         (
             f"{many(count, 'block')} made here stood at the peak, the largest of "
-            f"{amount(int(blocks['size'][mine].max()))}, and were gone {window[1] - window[0]:,} events after the first was made."
+            f"{amount(int(blocks['size'][mine].max()))}; {window[1] - window[0]:,} events after the first was made all "
+            "were gone."
         ),
         *source_sentence(trace, row),
     ]
@@ -96,6 +99,28 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
             frame=row,
         )
     ]
+
+
+def _headline(trace: Trace, sums: list[tuple[int, int, int]], brief: I64) -> tuple[int, int, int]:
+    """The line to name: the largest, but a forward line of half its size before the one that calls backward."""
+    named = [r for r in sums if r[0] >= 0]
+    if not named:
+        return sums[0]
+    top = named[0]
+    if _calls_backward(trace, brief[trace.block_site[brief] == top[0]]):
+        others = [
+            r
+            for r in named[1:]
+            if 2 * r[1] >= top[1] and not _calls_backward(trace, brief[trace.block_site[brief] == r[0]])
+        ]
+        return others[0] if others else top
+    return top
+
+
+def _calls_backward(trace: Trace, blocks: I64) -> bool:
+    """Whether the largest of these blocks was made below a call of backward()."""
+    block = int(blocks[trace.blocks["size"][blocks].argmax()])
+    return any(f.name == "backward" and "torch" in f.filename for f in trace.stack(block))
 
 
 def _first_only(trace: Trace, steps: Steps, row: int, mine: I64) -> bool:
@@ -135,7 +160,7 @@ def _handover(trace: Trace) -> list[Finding]:
     sums = sums_by_site(trace, np.array(kept, np.int64))
     row = next((site for site, _, _ in sums if site >= 0), -1)
     # Only what is built again, not a value that an operation replaces by its next: those are made of one another.
-    if len(kept) < 2 and size < 2 * _SHARE * trace.peak_allocated * 0.9:
+    if len(kept) < 2 and (blocks["alloc_event"][old] >= 0).all():
         return []
     window = (int(blocks["alloc_event"][kept].min()), int(blocks["free_requested_event"][old].max()) + 1)
     return [

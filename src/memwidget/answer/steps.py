@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memwidget.trace.sites import USER
+from memwidget.trace.sites import USER, normal_path
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from memwidget.recording import I64
     from memwidget.trace.trace import Trace
 
@@ -58,7 +60,7 @@ class Steps:
         """How the steps were told, for a sentence."""
         return {
             "marks": "steps as marked",
-            "optimizer": "steps of the optimizer",
+            "optimizer": "steps of the model or its optimizer",
             "repetition": "turns of a loop, told by lines that repeat",
         }.get(self.how, "")
 
@@ -67,7 +69,7 @@ def find_steps(trace: Trace) -> Steps:
     """Tell the steps; "none" where there are not two."""
     none = Steps(np.zeros(0, np.int64), "none")
     marked = _marks(trace)
-    if marked.n >= 2:
+    if marked.n >= (2 if marked.how == "marks" else LEAST):
         return marked
     optimizer = _optimizer(trace)
     if optimizer.n >= LEAST:
@@ -75,15 +77,17 @@ def find_steps(trace: Trace) -> Steps:
     repeated = _repetition(trace)
     if repeated.n >= LEAST:
         return repeated
-    return optimizer if optimizer.n >= 2 else none
+    return next((few for few in (marked, optimizer) if few.n >= 2), none)
 
 
 def _marks(trace: Trace) -> Steps:
+    """Bands of steps: the user's own marks, else those that the recorder told from forward passes and optimizers."""
     bands = [band for band in trace.bands if band.kind == "step" and band.depth == 0]
     if not bands:
         return Steps(np.zeros(0, np.int64), "marks")
+    own = bool(trace.recording.facts.get("steps")) or bands[0].name.startswith("ProfilerStep#")
     bounds = np.unique([bands[0].lo, *(band.hi for band in bands)])
-    return Steps(bounds.astype(np.int64), "marks")
+    return Steps(bounds.astype(np.int64), "marks" if own else "optimizer")
 
 
 def optimizer_ranges(trace: Trace) -> list[tuple[int, int]]:
@@ -113,12 +117,14 @@ def _repetition(trace: Trace) -> Steps:
     else:
         stacks = blocks["stack"][made]
         turns = np.zeros(0, np.int64)
+        outside = ~_inside_modules(trace)[stacks]
         for tokens in _user_lines(trace, stacks):
             turns = _returns(tokens)
             if len(turns) >= LEAST:
                 break
-        if len(turns) < LEAST:
-            turns = _rarest(stacks)
+        if len(turns) < LEAST and outside.any():
+            # Layers repeat as well: a turn begins with something that is made outside them.
+            turns = _rarest(np.where(outside, stacks, -1))
     if len(turns) < LEAST:
         return Steps(np.zeros(0, np.int64), "repetition")
     events = blocks["alloc_event"][made].astype(np.int64)
@@ -129,13 +135,36 @@ def _repetition(trace: Trace) -> Steps:
     return Steps(np.append(starts, last) if last > starts[-1] else starts, "repetition")
 
 
+def _module_calls(trace: Trace) -> NDArray[np.bool_]:
+    """Frames of torch.nn.Module being called: what lies inside is a model, whose layers are no turns of a loop."""
+    texts = np.array(
+        [normal_path(text).endswith("/torch/nn/modules/module.py") for text in trace.recording.strings], bool
+    )
+    files = trace.recording.frames.filename
+    return texts[files] if len(texts) else np.zeros(len(files), bool)
+
+
+def _inside_modules(trace: Trace) -> NDArray[np.bool_]:
+    """Whether a stack passes through a module's call, one entry a stack."""
+    r = trace.recording
+    so_far = np.concatenate([[0], np.cumsum(_module_calls(trace)[r.stack_frames])])
+    inside: NDArray[np.bool_] = so_far[r.stacks[1:]] > so_far[r.stacks[:-1]]
+    return inside
+
+
 def _user_lines(trace: Trace, stacks: I64) -> list[I64]:
-    """The user's line at each depth from the outside, one entry an allocation; the innermost where there is no more."""
-    recording, kinds = trace.recording, trace.frame_kind
+    """The user's line at each depth from the outside, one entry an allocation; the innermost where there is no more.
+
+    Lines of a model that is called do not count.
+    """
+    recording, kinds, calls = trace.recording, trace.frame_kind, _module_calls(trace)
     per_stack = np.full((recording.n_stacks, _DEPTHS), -1, np.int64)
     for stack in np.unique(stacks).tolist():
         rows = recording.stack_frames[recording.stacks[stack] : recording.stacks[stack + 1]]
-        mine = rows[kinds[rows] == USER][::-1]  # outermost first
+        rows = rows[::-1]  # outermost first
+        call = np.flatnonzero(calls[rows])
+        rows = rows[: call[0]] if len(call) else rows
+        mine = rows[kinds[rows] == USER]
         if len(mine):
             per_stack[stack] = np.append(mine[:_DEPTHS], np.repeat(mine[-1], max(_DEPTHS - len(mine), 0)))
     found: list[I64] = []
@@ -160,14 +189,23 @@ def _returns(tokens: I64) -> I64:
 
 
 def _rarest(tokens: I64) -> I64:
-    """Positions of the rarest token that comes back regularly."""
-    candidates = _regular(tokens, np.arange(len(tokens)), len(tokens))
-    return min(candidates, key=lambda p: (len(p), int(p[0])), default=np.zeros(0, np.int64))
+    """Positions of the rarest token that comes back regularly: of runs of one token, else of single ones."""
+    fresh = np.ones(len(tokens), bool)
+    fresh[1:] = tokens[1:] != tokens[:-1]
+    none = np.zeros(0, np.int64)
+    for positions in (np.flatnonzero(fresh & (tokens >= 0)), np.flatnonzero(tokens >= 0)):
+        candidates = _regular(tokens[positions], positions, len(tokens))
+        found = min(candidates, key=lambda p: (len(p), int(p[0])), default=none)
+        if len(found):
+            return found
+    return none
 
 
 def _regular(tokens: I64, positions: I64, total: int) -> list[I64]:
     """For each token that comes back in even gaps over at least half of everything: its positions, first come first."""
-    order = np.argsort(tokens, kind="stable")
+    _, inverse, counts = np.unique(tokens, return_inverse=True, return_counts=True)
+    often = np.flatnonzero(counts[inverse] >= LEAST)
+    order = often[np.argsort(tokens[often], kind="stable")]
     cuts = np.flatnonzero(np.diff(tokens[order])) + 1
     found = []
     for group in np.split(order, cuts):
