@@ -109,7 +109,7 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
         self._recorder: Recorder | None = None
         self._watch: Watch | None = None
         self._wants: tuple[bool, bool] = (labels, deep)
-        self._given = (model, optimizer) if enabled else (None, None)
+        self._given = _weakly(model, optimizer) if enabled and labels else []
         self._schedule = schedule
         self._step = -1  # of the schedule; -1: not under way
         self._recordings: list[Recording] = []
@@ -163,9 +163,9 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
         labels, deep = self._wants
         if not labels:
             return None
-        from memwidget.record.watch import Watch, flat
+        from memwidget.record.watch import Watch
 
-        return Watch(kind, flat(*self._given), _notebook_variables(), deep=deep)
+        return Watch(kind, self._given, _notebook_variables(), deep=deep)
 
     @property
     def recording_now(self) -> bool:
@@ -183,7 +183,7 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
         """Stop, restore what was found, and read what was recorded."""
         if self._recorder is None and self._step < 0:
             raise RuntimeError("This memtrace does not record; begin it first.")
-        self._step, self._given = -1, (None, None)
+        self._step = -1
         if self._recorder is not None:
             self._close()
 
@@ -414,6 +414,14 @@ def _check_save(target: Path | None, kind: str) -> None:
         raise RecorderError(
             "A .pickle holds torch's own snapshot, which there is for GPUs only: save a CPU recording as .memtrace."
         )
+
+
+def _weakly(model: Any, optimizer: Any) -> list[Any]:
+    if model is None and optimizer is None:
+        return []
+    from memwidget.record.watch import flat
+
+    return flat(model, optimizer)
 
 
 def _records(action: Any) -> bool:

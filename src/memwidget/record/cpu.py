@@ -39,8 +39,8 @@ Row = tuple[int, int, int, int]
 _MARK = "memwidget:"
 _SKIP, _STOP = -1, -2
 _PACKAGE = str(Path(__file__).absolute().parent.parent) + os.sep
-#: Stands between the user's backward() and the engine.
-_WATCH = str(Path(__file__).absolute().parent / "watch.py")
+#: They stand between the user's backward() and the engine, and between autograd and a saved tensor.
+_BETWEEN = tuple(str(Path(__file__).absolute().parent / name) for name in ("watch.py", "deep.py"))
 #: Below the cell's own frame there is only the machinery that ran it.
 _SHELL = os.path.join("IPython", "core", "interactiveshell.py")  # noqa: PTH118
 #: torch's own wrappers around a dispatch mode, in the versions that have them.
@@ -79,7 +79,7 @@ class Stacks:
     def _add(self, frame: FrameType) -> int:
         code = frame.f_code
         file = code.co_filename
-        if file.endswith(_WRAPPERS) or file == _WATCH:
+        if file.endswith(_WRAPPERS) or file in _BETWEEN:
             row = _SKIP
         elif (file.endswith(_SHELL) and code.co_name == "run_code") or file.startswith(_PACKAGE):
             row = _STOP

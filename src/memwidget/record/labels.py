@@ -86,10 +86,9 @@ class Sampler:
 
     def texts(self) -> list[str]:
         """The names by number; where there were several models, each with its model in front."""
-        labelled = {root for root, _ in self._names if root >= 0}
-        several = len(labelled) > 1
+        several = len({root for root, text in self._names if root >= 0 and text}) > 1
         return [
-            ".".join(filter(None, (self._roots[root], text))) if several and root >= 0 else text
+            ".".join(filter(None, (self._roots[root], text))) if root >= 0 and (several or not text) else text
             for root, text in self._names
         ]
 
@@ -109,7 +108,7 @@ class Sampler:
 
     def _note_paths(self, owner: torch.nn.Module, number: int) -> None:
         for path, module in owner.named_modules():
-            text = _plain_path(path) or _class_name(module)
+            text = _plain_path(path)
             known = self._modules.get(id(module))
             if known is None or known[0]() is not module or known[1] == self._names.get((-1, type(module).__name__)):
                 self._modules[id(module)] = (weakref.ref(module), self.name(text, number))
@@ -155,7 +154,9 @@ class Sampler:
         if known is not None and known.ref() is module:
             return known
         root = Root(len(self._roots), weakref.ref(module))
-        self._roots.append(label or _class_name(module))
+        label = label or _class_name(module)
+        same = sum(label == other.rsplit(" ", 1)[0] for other in self._roots)
+        self._roots.append(f"{label} {same + 1}" if same else label)
         self._known[id(module)] = root
         self._note_paths(module, root.number)
         return root

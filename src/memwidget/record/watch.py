@@ -16,7 +16,9 @@ in them becomes a note; it must never become an error of the recorded code.
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
+import warnings
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -24,8 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from memwidget.record.labels import OPTIMIZER, Sampler, now
 from memwidget.record.labels import MODULE as SEEN_BY_MODULE
+from memwidget.record.labels import OPTIMIZER, Sampler, now
 from memwidget.recording import IN_BACKWARD, SPAN, TRAINS, Recording, Spans
 
 FORWARD, BACKWARD, STEP, CALL = (SPAN[name] for name in ("forward", "backward", "optimizer", "module"))
@@ -51,8 +53,8 @@ class Watch:
     ----------
     kind : {"cuda", "xpu", "cpu"}
         The allocator that is recorded.
-    given : list
-        Models and optimizers that the user handed over; known by weak references.
+    given : list of weak references
+        Models and optimizers that the user handed over (see `flat`).
     namespace : mapping, optional
         The notebook's variables, looked at when the recording starts and when it stops.
     deep : bool
@@ -60,13 +62,18 @@ class Watch:
     """
 
     def __init__(
-        self, kind: str, given: list[Any], namespace: Mapping[str, Any] | None = None, *, deep: bool = False
+        self,
+        kind: str,
+        given: list[weakref.ref[Any]],
+        namespace: Mapping[str, Any] | None = None,
+        *,
+        deep: bool = False,
     ) -> None:
         self.sampler = Sampler(kind)
         self.notes: list[str] = []
-        self._given = [weakref.ref(value) for value in given]
+        self._given = given
         self._namespace = namespace
-        self._spans: list[tuple[int, int, int, int, int, int]] = []  # kind, name, thread, start, end, flags
+        self._spans: list[tuple[int, ...]] = []  # kind, name, thread, start, end, flags
         self._steps: dict[tuple[int, int], tuple[int, int]] = {}  # (thread, optimizer) -> start, flags
         self._optimizers: dict[int, int] = {}
         self._threads = 0
@@ -74,6 +81,7 @@ class Watch:
         self._lock = threading.Lock()
         self._handles: list[Any] = []
         self._engine: list[tuple[str, Any, Any]] = []
+        self._filter: Any = None
         self._on = False
         self._arguments: dict[int, tuple[weakref.ref[Any], list[str]]] = {}
         self._deep: Any = None
@@ -108,6 +116,8 @@ class Watch:
             with contextlib.suppress(Exception):
                 handle.remove()
         self._handles.clear()
+        with contextlib.suppress(ValueError):
+            warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
         self._unhook_engine()
         at = now()
         for (thread, optimizer), (start, flags) in self._steps.items():  # an error came between
@@ -158,22 +168,25 @@ class Watch:
                 local.number, self._threads = self._threads, self._threads + 1
         return local.number
 
-    def _add(self, kind: int, name: int, thread: int, start: int, end: int, flags: int) -> None:
+    def _add(self, *span: int) -> None:
+        """Keep a span: kind, name, thread, start, end, flags."""
         if len(self._spans) < MAX_SPANS:
-            self._spans.append((kind, name, thread, start, end, flags))
+            self._spans.append(span)
 
     # -- modules -----------------------------------------------------------------------------------------------------
 
     def _hook_modules(self) -> None:
         from torch.nn.modules import module as hooks
 
+        # A compiled module warns that global hooks see it twice, as itself and as the module in it; ours may.
+        self._filter = ("ignore", re.compile(r"Using `torch\.compile"), UserWarning, None, 0)
+        warnings.filters.insert(0, self._filter)  # type: ignore[attr-defined]
         self._handles.append(hooks.register_module_forward_pre_hook(self._pre_hook()))
         # The hook after the call is told of keyword arguments, and of calls that end in an error.
         try:
             handle = hooks.register_module_forward_hook(self._post_hook(), with_kwargs=True, always_call=True)
         except TypeError:  # torch before 2.1
-            post = self._post_hook()
-            handle = hooks.register_module_forward_hook(lambda module, args, output: post(module, args, {}, output))
+            handle = hooks.register_module_forward_hook(self._post_hook())
         self._handles.append(handle)
 
     def _pre_hook(self) -> Any:
@@ -196,9 +209,10 @@ class Watch:
     def _post_hook(self) -> Any:
         local = self._local
 
-        def after_module(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:  # noqa: ARG001
+        def after_module(module: torch.nn.Module, args: Any, *rest: Any) -> None:  # noqa: ARG001
             if _compiling():
                 return
+            kwargs = rest[0] if len(rest) == 2 else None  # after an error torch calls without them
             calls = local.calls
             identity = id(module)
             if not calls or (calls[-1][0] != identity and all(call[0] != identity for call in calls)):
@@ -321,9 +335,9 @@ class Watch:
         self._engine.clear()
 
 
-def flat(*values: Any) -> list[Any]:
-    """Models and optimizers as given: one, or a list or dict of them."""
-    found: list[Any] = []
+def flat(*values: Any) -> list[weakref.ref[Any]]:
+    """Weak references to models and optimizers as given: one, or a list or dict of them."""
+    found: list[weakref.ref[Any]] = []
     for value in values:
         if value is None:
             continue
@@ -332,9 +346,9 @@ def flat(*values: Any) -> list[Any]:
         elif isinstance(value, (list, tuple)):
             found += flat(*value)
         elif isinstance(value, (torch.nn.Module, torch.optim.Optimizer)):
-            found.append(value)
+            found.append(weakref.ref(value))
         else:
             raise TypeError(
-                f"model= and optimizer= take a torch module or optimizer, or a list of them, not {type(value).__name__}."
+                f"model= and optimizer= take torch modules, optimizers or lists of them, not {type(value).__name__}."
             )
     return found

@@ -55,6 +55,19 @@ class Answer(NamedTuple):
     notes: list[str]
 
 
+class _Deciding(NamedTuple):
+    """The blocks, and what is decided about them so far."""
+
+    blocks: NDArray[Any]
+    category: U8
+    reason: U8
+    name: I32
+
+    def say(self, ids: NDArray[Any], category: Any, reason: Any) -> None:
+        """Decide about blocks."""
+        self.category[ids], self.reason[ids] = category, reason
+
+
 def categorize(recording: Recording, device: int, blocks: NDArray[Any], found: Phases | None) -> Answer:
     """Decide about every block of a device.
 
@@ -64,41 +77,36 @@ def categorize(recording: Recording, device: int, blocks: NDArray[Any], found: P
     found : Phases or None
         None where events carry no time; then only what lives at the start or the end can be told.
     """
-    category, reason = blocks["category"].copy(), np.zeros(len(blocks), np.uint8)
-    name = np.full(len(blocks), -1, np.int32)
-    forward = np.full(len(blocks), -1, np.int32)
+    n = len(blocks)
+    made = _Deciding(blocks, blocks["category"].copy(), np.zeros(n, np.uint8), np.full(n, -1, np.int32))
+    forward = np.full(n, -1, np.int32)
     notes: list[str] = []
     labels = recording.labels
     rows = np.flatnonzero(labels.device == device)
-    if len(rows):
-        held = match(blocks, labels.address[rows], labels.time_us[rows], labels.nbytes[rows], timed=found is not None)
-        _identity(category, reason, name, blocks, recording, rows, held, found)
-        lost = len(np.unique(labels.address[rows[held < 0]]))
-        if lost and recording.device_type != "cpu":  # the CPU's history knows nothing of what was there before
-            notes.append(
-                f"{lost:,} labelled tensors lie in memory that this allocator's history does not hold; "
-                "they label nothing."
-            )
-    if found is not None and len(blocks):
-        kept = _saved(recording, device, blocks)
+    held = match(blocks, labels.address[rows], labels.time_us[rows], labels.nbytes[rows], timed=found is not None)
+    _identity(made, recording, rows, held, found)
+    lost = len(np.unique(labels.address[rows[held < 0]]))
+    if lost and recording.device_type != "cpu":  # the CPU's history knows nothing of what was there before
+        notes.append(
+            f"{lost:,} labelled tensors lie in memory that this allocator's history does not hold; they label nothing."
+        )
+    if found is not None and n:
         sizes = np.unique(labels.nbytes[rows[labels.category[rows] == _C["parameter"]]])
-        _by_phase(category, reason, blocks, found, sizes, kept)
-        _guess(category, reason, blocks, found)
-        unnamed = (name < 0) & ~found.torn[blocks["alloc_event"]]
-        ran = found.module[blocks["alloc_event"]]
-        name = np.where(unnamed & (ran >= 0), ran, name).astype(np.int32)
+        _by_phase(made, found, sizes, _saved(recording, device, blocks))
+        _guess(made, found)
+        ran = np.where(found.torn, -1, found.module)[blocks["alloc_event"]]
+        made.name[:] = np.where(made.name < 0, ran, made.name)
         forward = _forward_stacks(recording, blocks, found)
         if found.torn.any():
             notes.append(
                 "Two threads were in different phases at the same time: there, categories come from what was sampled "
                 "alone."
             )
-    if len(rows):  # a variable's name, where nothing better is known
-        only = (held >= 0) & (labels.category[rows] == _UNKNOWN)
-        named, first = np.unique(held[only][::-1], return_index=True)
-        better = labels.name[rows[only]][::-1][first]
-        name[named] = np.where(name[named] < 0, better, name[named])
-    return Answer(category, reason, name, forward, notes)
+    # A variable's name, where nothing better is known.
+    only = (held >= 0) & (labels.category[rows] == _UNKNOWN)
+    named, last = np.unique(held[only][::-1], return_index=True)
+    made.name[named] = np.where(made.name[named] < 0, labels.name[rows[only]][::-1][last], made.name[named])
+    return Answer(made.category, made.reason, made.name, forward, notes)
 
 
 # -- A ---------------------------------------------------------------------------------------------------------------
@@ -151,40 +159,30 @@ def match(blocks: NDArray[Any], address: NDArray[np.uint64], time: I64, nbytes: 
     return result
 
 
-def _identity(
-    category: U8,
-    reason: U8,
-    name: I32,
-    blocks: NDArray[Any],
-    recording: Recording,
-    rows: NDArray[np.intp],
-    held: I64,
-    found: Phases | None,
-) -> None:
+def _identity(made: _Deciding, recording: Recording, rows: NDArray[np.intp], held: I64, found: Phases | None) -> None:
     labels = recording.labels
     what = labels.category[rows]
     use = (held >= 0) & (what != _UNKNOWN)
-    if found is not None:
-        made_in = found.at[blocks["alloc_event"][held]]
-        inside = (made_in >= 0) & (np.append(found.kind, -1)[made_in] == FORWARD)
+    if found is not None and len(made.blocks):
+        within = found.at[made.blocks["alloc_event"][held]]
+        inside = (within >= 0) & (np.append(found.kind, -1)[within] == FORWARD)
         use &= ~((what == _C["input"]) & inside)
     rows, held, what = rows[use], held[use], what[use]
     order = np.lexsort((np.arange(len(rows)), _RANK[what], held))
     decided, first = np.unique(held[order], return_index=True)
     best = order[first]
-    category[decided], reason[decided] = what[best], IDENTITY
-    name[decided] = labels.name[rows[best]]
+    made.say(decided, what[best], IDENTITY)
+    made.name[decided] = labels.name[rows[best]]
 
 
 # -- B ---------------------------------------------------------------------------------------------------------------
 
 
-def _by_phase(
-    category: U8, reason: U8, blocks: NDArray[Any], found: Phases, sizes: I64, kept: NDArray[np.bool_] | None
-) -> None:
+def _by_phase(made: _Deciding, found: Phases, sizes: I64, kept: NDArray[np.bool_] | None) -> None:
+    blocks = made.blocks
     born = blocks["alloc_event"]
     phase = found.at[born]
-    open_ = (reason == 0) & (born >= 0) & (phase >= 0) & ~found.torn[born]
+    open_ = (made.reason == 0) & (born >= 0) & (phase >= 0) & ~found.torn[born]
     ids = np.flatnonzero(open_)
     phase = phase[ids]
     kind, trains = found.kind[phase], (found.flags[phase] & TRAINS) > 0
@@ -205,30 +203,30 @@ def _by_phase(
     result[backward & ~gone & sized] = _C["gradient"]
     why[backward & ~gone & sized] = GUESS
     result[step & ~gone] = _C["optimizer_state"]
-    category[ids], reason[ids] = result, why
+    made.say(ids, result, why)
 
 
-def _guess(category: U8, reason: U8, blocks: NDArray[Any], found: Phases) -> None:
+def _guess(made: _Deciding, found: Phases) -> None:
     passes = np.flatnonzero(found.kind == BACKWARD)
     if not len(passes):
         return
     passes = passes[np.argsort(found.lo[passes], kind="stable")]
     lo, hi = found.lo[passes], found.hi[passes]
-    born, freed = blocks["alloc_event"], blocks["free_requested_event"]
-    ids = np.flatnonzero((reason == 0) & (born >= 0) & (found.at[born] < 0) & ~found.torn[born])
+    born, freed = made.blocks["alloc_event"], made.blocks["free_requested_event"].astype(np.int64)
+    ids = np.flatnonzero((made.reason == 0) & (born >= 0) & (found.at[born] < 0) & ~found.torn[born])
     next_ = np.searchsorted(lo, born[ids], side="right")
     ids, next_ = ids[next_ < len(lo)], next_[next_ < len(lo)]
     gone = np.where(freed[ids] < 0, np.iinfo(np.int64).max, freed[ids])
     held = gone >= lo[next_]
     in_backward = held & (gone < hi[next_])
-    category[ids[in_backward]], reason[ids[in_backward]] = _C["activation"], GUESS
+    made.say(ids[in_backward], _C["activation"], GUESS)
     # Held for one backward only: what is kept for longer is nobody's input.
     following = np.append(lo, np.iinfo(np.int64).max)[next_ + 1]
     forwards = np.sort(found.lo[(found.kind == FORWARD) & ((found.flags & TRAINS) > 0)])
     meets = np.searchsorted(forwards, born[ids], side="right")
     forward = np.append(forwards, np.iinfo(np.int64).max)[meets] < lo[next_]
     once = held & ~in_backward & forward & ((gone < following) | (next_ + 1 == len(lo)))
-    category[ids[once]], reason[ids[once]] = _C["input"], GUESS
+    made.say(ids[once], _C["input"], GUESS)
 
 
 # -- deep mode -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memwidget.recording import IN_BACKWARD, SPAN, SPANS, TRAINS, I32, I64, Recording
+from memwidget.recording import I32, I64, IN_BACKWARD, SPAN, SPANS, TRAINS, Recording
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

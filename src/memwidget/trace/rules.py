@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rule:
-    """A name for the blocks that fit every pattern given (regular expressions, found anywhere in the text).
+    r"""A name for the blocks that fit every pattern given (regular expressions, found anywhere in the text).
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Rule:
 
     Examples
     --------
-    >>> rule = Rule("KV cache", function="update", file=r"cache_utils\\.py$")
+    >>> rule = Rule("KV cache", function="update", file=r"cache_utils\.py$")
     """
 
     name: str
@@ -57,7 +57,9 @@ class Rule:
             try:
                 re.compile(pattern)
             except (re.error, TypeError) as error:
-                raise ValueError(f"The rule {self.name!r}: {field}={pattern!r} is no regular expression: {error}.") from None
+                raise ValueError(
+                    f"The rule {self.name!r}: {field}={pattern!r} is no regular expression: {error}."
+                ) from None
 
 
 def rule_list(rules: Iterable[Rule | Mapping[str, str]]) -> tuple[Rule, ...]:
@@ -101,5 +103,5 @@ def _fitting_stacks(rule: Rule, recording: Recording) -> NDArray[np.bool_]:
     if rule.file:
         fits = fits & _fitting(rule.file, recording.strings, frames.filename)
     counts = np.concatenate([[0], np.cumsum(fits[recording.stack_frames])])
-    found: NDArray[np.bool_] = np.append(counts[recording.stacks[1:]] > counts[recording.stacks[:-1]], False)  # noqa: FBT003
+    found: NDArray[np.bool_] = np.append(counts[recording.stacks[1:]] > counts[recording.stacks[:-1]], False)
     return found

@@ -84,7 +84,7 @@ class Ranking(Mapping[str, int]):
         self._bytes = {row.label: row.bytes for row in rows}
 
     def __getitem__(self, key: str) -> int:
-        return self._bytes[key]
+        return int(self._bytes[key])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._bytes)
@@ -138,9 +138,9 @@ class Trace:
         self._curves: dict[str, I64] = curves(self._reduced, recording.device_type)
         for kind in ("phase", "step"):
             self._reduced.blocks[kind] = self._innermost(kind)
-        found = phases(recording, self.event_times_us) if self.has_time else None
+        phase = phases(recording, self.event_times_us) if self.has_time else None
         blocks = self._reduced.blocks
-        answer = categorize(recording, device, blocks, found)
+        answer = categorize(recording, device, blocks, phase)
         blocks["category"], blocks["reason"] = answer.category, answer.reason
         borrowed = (blocks["stack"] < 0) & (answer.forward_stack >= 0)
         blocks["stack"] = np.where(borrowed, answer.forward_stack, blocks["stack"])

@@ -1,0 +1,126 @@
+"""Deep mode: what autograd saved, and the forward line of what backward makes."""
+
+import gc
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import memwidget as mw
+
+SOURCE = Path(__file__).read_text(encoding="utf-8").splitlines()
+
+
+def line(tag):
+    (found,) = [number for number, text in enumerate(SOURCE, 1) if text.rstrip().endswith(f"# {tag}")]
+    return found
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(32, 640), nn.Linear(640, 8)
+
+    def forward(self, x):
+        hidden = self.up(x)  # up
+        hidden = torch.tanh(hidden)  # tanh
+        return self.down(hidden)  # down
+
+
+def forward_site(trace, block):
+    stack = trace.forward_stack[block]
+    return trace.frame(trace.stack_site[stack]).line if stack >= 0 else None
+
+
+def test_blocks_made_in_backward_name_the_forward_line():
+    net = Net()
+    with mw.memtrace(deep=True) as rec:
+        loss = net(torch.randn(16, 32)).square().sum()
+        loss.backward()
+    trace = rec.trace
+    made = [
+        b
+        for b in range(trace.n_blocks)
+        if trace.blocks["phase"][b] >= 0 and trace.bands[trace.blocks["phase"][b]].name == "backward"
+    ]
+    sizes = trace.blocks["requested"]
+    with_line = sum(int(sizes[b]) for b in made if forward_site(trace, b) is not None)
+    assert with_line == sum(int(sizes[b]) for b in made) > 0
+    by_size = {}
+    for b in made:
+        by_size.setdefault(int(sizes[b]), set()).add(forward_site(trace, b))
+    assert by_size[32 * 640 * 4] == {line("up")}  # the gradient of up's weight
+    assert by_size[640 * 8 * 4] == {line("down")}  # that of down's
+    # Two of 16 rows of 640: the gradient of tanh's output is made for down, that of its input for tanh.
+    assert by_size[16 * 640 * 4] == {line("tanh"), line("down")}
+
+
+def test_saved_and_merely_held_are_told_apart():
+    net = Net()
+    kept = []
+    with mw.memtrace(deep=True) as rec:
+        x = torch.randn(16, 32)
+        hidden = net.up(x)
+        kept.append(hidden)  # add saves nothing of it
+        (hidden + 1).sum().backward()
+        saved = torch.tanh(net.up(x))  # tanh saves its output
+        saved.sum().backward()
+    trace = rec.trace
+    found = {}
+    for name, tensor in (("saved", saved), ("held", hidden)):
+        (block,) = trace.live_at("end")[
+            trace.blocks["address"][trace.live_at("end")] == tensor.untyped_storage().data_ptr()
+        ]
+        found[name] = trace.categories[trace.blocks["category"][block]]
+    assert found == {"saved": "activation", "held": "output"}
+
+
+def test_graphs_are_freed_as_ever():
+    net = Net()
+    with mw.memtrace(deep=True):
+        out = torch.tanh(net(torch.randn(16, 32)))
+        ref = weakref.ref(out)
+        gc.disable()
+        try:
+            del out
+            assert ref() is None, "a saved output must not hold itself"
+        finally:
+            gc.enable()
+
+
+def test_a_change_in_place_is_still_an_error():
+    x = torch.randn(8, requires_grad=True)
+    with mw.memtrace(deep=True):
+        y = x.exp()
+        y.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+
+def test_a_graph_that_outlives_the_recording_still_works():
+    net = Net()
+    with mw.memtrace(deep=True):
+        loss = net(torch.ones(2, 32)).sum()
+    loss.backward()
+    assert torch.equal(net.down.bias.grad, torch.full((8,), 2.0))
+
+
+def test_where_hooks_are_refused_a_note_says_so():
+    net = Net()
+    with torch.autograd.graph.disable_saved_tensors_hooks("not here"), mw.memtrace(deep=True) as rec:
+        net(torch.ones(2, 32)).sum().backward()
+    assert any("Deep mode is off" in note and "not here" in note for note in rec.trace.notes)
+    assert rec.trace.by_category()
+
+
+def test_gradients_are_the_same():
+    torch.manual_seed(0)
+    net, x = Net(), torch.randn(16, 32)
+    net(x).square().sum().backward()
+    plain = [p.grad.clone() for p in net.parameters()]
+    net.zero_grad()
+    with mw.memtrace(deep=True):
+        net(x).square().sum().backward()
+    assert all(torch.equal(a, p.grad) for a, p in zip(plain, net.parameters(), strict=True))
