@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from memwidget import SnapshotError, read
-from memwidget.read import load_recording, recording_from_snapshot
+from memwidget.read import load_recording, recording_from_snapshot, unpickle
 from recordings import difference
 
 
@@ -86,7 +86,8 @@ def test_sources_that_are_none(tmp_path):
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_progress(protocol, data, monkeypatch):
     monkeypatch.setattr(read, "PROGRESS_FROM", 1 << 20)
-    content = pickle.dumps(pickle.loads(lzma.decompress((data / "gpt2_100k.pickle.xz").read_bytes())), protocol)
+    monkeypatch.setattr(unpickle, "REPORT_EVERY", 1 << 18)
+    content = pickle.dumps(pickle.loads(lzma.decompress((data / "gpt2_small.pickle.xz").read_bytes())), protocol)
     seen = []
     load_recording(content, progress=lambda fraction, text: seen.append((fraction, text)))
     fractions = [fraction for fraction, _ in seen]

@@ -5,17 +5,15 @@ Owns the decision what a source is. The content decides, never the suffix: files
 
 from __future__ import annotations
 
-import gc
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from memwidget.read import archive, unpickle
 from memwidget.read.bulk import Bulk
 from memwidget.read.records import Records
-from memwidget.read.snapshot import recording_from_snapshot
+from memwidget.read.snapshot import no_collector, recording_from_snapshot
 from memwidget.read.unpack import unpacked
 from memwidget.recording import Recording, SnapshotError
 
@@ -99,7 +97,7 @@ def _from_bytes(raw: bytes, name: str, progress: Progress | None) -> Recording:
     _recognise(data)
     if len(data) < PROGRESS_FROM:
         progress = None
-    with _no_collector():
+    with no_collector():
         return _from_pickle(data, name, progress)
 
 
@@ -154,15 +152,3 @@ def _fast_road(data: bytes, name: str, most: int, progress: Callable[[float], No
         return recording_from_snapshot(snapshot, name=name, max_rows=most, bulk=Bulk(machine, records))
     except (SnapshotError, unpickle.NeedsSlowRoadError, LookupError, TypeError, ValueError, ArithmeticError):
         return None
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """No garbage collection meanwhile: it would walk millions of new objects again and again (3 to 5 times slower)."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

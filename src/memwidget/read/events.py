@@ -110,14 +110,14 @@ def plain_rows(
     rows.address[at] = chunk.addresses(actions, loose)
     rows.size[at] = chunk.numbers("size", loose)
     if "stream" in keys:
-        streams = [event.get("stream") for event in events]
+        streams = _values(events, "stream")
         absent = np.array([stream is None for stream in streams], np.bool_)
         rows.stream[at] = chunk.unsigned([0 if s is None else s for s in streams], "stream")
         rows.no_stream[at] = absent
     if "time_us" in keys:
         rows.time_us[at] = chunk.numbers("time_us", np.ones(len(events), np.bool_))
     if "frames" in keys:
-        frames = [event.get("frames") for event in events]
+        frames = _values(events, "frames")
         rows.stack[at] = tables.stacks(frames, lambda i: chunk.name(i, "frames"))
     if keys & {"pool_id", "segment_pool_id"}:
         rows.pool[at] = chunk.pools(tables)
@@ -146,13 +146,13 @@ class _Chunk:
             raise wrong(self.name(i, field), expected, values[i])
 
     def column(self, field: str, kind: type, expected: str) -> list[Any]:
-        values = [event.get(field) for event in self.events]
+        values = _values(self.events, field)
         self.check(values, kind, field, expected)
         return values
 
     def numbers(self, field: str, may_miss: NDArray[np.bool_]) -> I64:
         """A field of signed numbers; 0 where it is missing and may be."""
-        values = [event.get(field) for event in self.events]
+        values = _values(self.events, field)
         self._fill_missing(values, may_miss, lambda _i: 0)
         self.check(values, int, field, "a number")
         try:
@@ -173,7 +173,7 @@ class _Chunk:
 
     def addresses(self, actions: U8, loose: NDArray[np.bool_]) -> U64:
         """The addresses; of an oom what the device had free, which torch writes in its place."""
-        values = [event.get("addr") for event in self.events]
+        values = _values(self.events, "addr")
         free = (
             [
                 event.get("device_free", 0) if a == OOM else 0
@@ -207,9 +207,17 @@ class _Chunk:
         return found
 
     def texts(self, field: str, tables: Tables) -> I32:
-        values = [event.get(field) for event in self.events]
+        values = _values(self.events, field)
         if not set(map(type, values)) <= {str, type(None)}:
             i = next(i for i, value in enumerate(values) if type(value) not in {str, type(None)})
             raise wrong(self.name(i, field), "text", values[i])
         numbers = {text: tables.string(text, field) for text in set(values) - {None, *NO_TEXT[field]}}
         return np.array([numbers.get(text, -1) for text in values], np.int32)
+
+
+def _values(events: Sequence[Any], key: str) -> list[Any]:
+    """One field of all events, None where it is missing; most often it is nowhere."""
+    try:
+        return [event[key] for event in events]
+    except KeyError:
+        return [event.get(key) for event in events]

@@ -41,6 +41,8 @@ class Tables:
         self._frame_of: dict[int, int] = {}  # id of a frame dict -> frame; the source keeps the dicts alive meanwhile
         self._stacks: dict[bytes, int] = {}  # array of frames as bytes: their hash cannot be chosen by a file
         self._stack_of: dict[int, int] = {}
+        # Lists of the very same frame dicts have the same content: told in a third of the time.
+        self._stack_of_ids: dict[tuple[int, ...], int] = {}
         self._pools: dict[tuple[int, int], int] = {}
 
     def string(self, text: object, field: str) -> int:
@@ -82,12 +84,9 @@ class Tables:
             return found
         if not isinstance(frames, (list, tuple)):
             raise wrong(field, "a list of frames", frames)
-        of = self._frame_of
-        try:
-            rows = [of[id(frame)] for frame in frames]
-        except KeyError:
-            rows = [self.frame(frame, f"{field}[{i}]") for i, frame in enumerate(frames)]
+        rows = [self.frame(frame, f"{field}[{i}]") for i, frame in enumerate(frames)]
         found = self._stack_of[id(frames)] = self.stack_of_rows(rows)
+        self._stack_of_ids[tuple(map(id, frames))] = found
         return found
 
     def stack_of_rows(self, rows: Iterable[int]) -> int:
@@ -97,13 +96,18 @@ class Tables:
 
     def stacks(self, lists: list[Any], field: Callable[[int], str]) -> I32:
         """`stack` of many lists; `field` names the one at an index."""
-        of = self._stack_of
+        of, of_ids = self._stack_of, self._stack_of_ids
         get = of.get
         found = [get(id(frames)) if frames is not None else -1 for frames in lists]
-        for i, number in enumerate(found):
-            if number is None:
-                # `stack` looks again: a list that came earlier in this loop is known by now.
-                found[i] = self.stack(lists[i], field(i))
+        for i, known in enumerate(found):
+            if known is None:
+                frames = lists[i]
+                number = get(id(frames))  # a list that came earlier in this loop is known by now
+                if number is None and type(frames) is list and frames:
+                    number = of_ids.get(tuple(map(id, frames)))
+                if number is None:
+                    number = self.stack(frames, field(i))
+                of[id(frames)] = found[i] = number
         return np.array(found, np.int32)
 
     def pool(self, value: object, field: str) -> int:
