@@ -9,15 +9,23 @@ import type { Data } from "./wire.js";
 /** Steps of size and of age. */
 const STEPS = 8;
 
-/** Entries that a legend names; the rest is "more". */
+/** Entries that a legend names; the rest is "more". Of categories there are eleven, and the user's own. */
 const LEGEND_LIMIT = 6;
+const CATEGORY_LIMIT = 14;
 
-const PREEXISTING = 9;
 const UNKNOWN = 10;
+
+/** Value of reason: nothing but a rule of thumb says so. */
+const GUESS = 3;
+
+/** Bit of a pixel (the lowest of its alpha) that is off where the block is hatched as a guess. */
+export const SURE = 1 << 24;
 
 export interface LegendEntry {
   color: string;
   label: string;
+  /** What to search for to see these blocks alone. */
+  query?: string;
 }
 
 export interface Legend {
@@ -33,7 +41,7 @@ export function modeOf(data: Data, choice: ColorBy): Mode {
   if (choice !== "auto") {
     return choice;
   }
-  return data.category.some((category) => category < PREEXISTING) ? "category" : "site";
+  return data.header.has_labels ? "category" : "site";
 }
 
 /** "#rrggbb" to the number that a little-endian Uint32 view of ImageData wants: 0xAABBGGRR. */
@@ -202,10 +210,17 @@ export function legendOf(data: Data, mode: Mode, theme: Theme): Legend {
   const entries = labels
     .map((label, index) => ({ color: cycle(colors, index) ?? palette.none, label, used: used[index] }))
     .filter((entry) => entry.used)
-    .map(({ color, label }) => ({ color, label }));
-  const rest = entries.length - LEGEND_LIMIT;
+    .map(
+      ({ color, label }): LegendEntry =>
+        mode === "category" ? { color, label, query: `"category:${label}"` } : { color, label },
+    );
+  if (mode === "category" && data.reason.includes(GUESS)) {
+    entries.push({ color: "", label: "hatched: a guess" });
+  }
+  const limit = mode === "category" ? CATEGORY_LIMIT : LEGEND_LIMIT;
+  const rest = entries.length - limit;
   return {
     ramp: false,
-    entries: rest > 0 ? [...entries.slice(0, LEGEND_LIMIT), { color: "", label: `${rest} more` }] : entries,
+    entries: rest > 0 ? [...entries.slice(0, limit), { color: "", label: `${rest} more` }] : entries,
   };
 }

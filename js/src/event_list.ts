@@ -110,7 +110,12 @@ export class EventList {
       actions.hover(at >= 0 ? this.#event(at) : -1);
     });
     this.list.addEventListener("pointerleave", () => actions.hover(-1));
-    new ResizeObserver(() => this.#resized()).observe(this.list);
+    const observer = new ResizeObserver(() => {
+      this.#resized();
+      this.show(this.#current);
+    });
+    observer.observe(this.list);
+    signal.addEventListener("abort", () => observer.disconnect(), { once: true });
   }
 
   /** How many rows the list has under its filter. */
@@ -124,6 +129,7 @@ export class EventList {
 
   take(table: EventTable): void {
     this.#table = table;
+    this.list.style.setProperty("--mw-digits", `${count(table.data.n_events).length}ch`);
     this.filter("all");
   }
 
@@ -141,10 +147,13 @@ export class EventList {
     this.#current = event;
     const row = this.#rowOf(event);
     const seen = this.#seen;
-    if (row < this.#first) {
-      this.#goto(row - Math.min(2, seen / 4));
-    } else if (row + 1 > this.#first + seen) {
-      this.#goto(row + 1 - seen + Math.min(2, seen / 4));
+    const edge = Math.min(3, seen / 4);
+    if (row < this.#first - edge || row > this.#first + seen + edge) {
+      this.#goto(row - seen / 2);
+    } else if (row < this.#first + edge) {
+      this.#goto(Math.min(this.#first, row - edge));
+    } else if (row + 1 > this.#first + seen - edge) {
+      this.#goto(Math.max(this.#first, row + 1 - seen + edge));
     } else {
       this.#draw();
     }
@@ -284,7 +293,7 @@ export class EventList {
     }
     this.#matches = matches;
     this.#found.hidden = true;
-    if (matches && !matches(this.#current)) {
+    if (matches && !(this.#current >= 0 && matches(this.#current))) {
       this.#toMatch(1);
     }
     this.#draw();

@@ -38,7 +38,7 @@ export const ACTION_WORDS: Record<Action, string> = {
   segment_free: "seg free",
   segment_map: "seg map",
   segment_unmap: "seg unmap",
-  oom: "out of memory",
+  oom: "OOM",
   snapshot: "snapshot",
   annotate: "annotate",
   other: "other",

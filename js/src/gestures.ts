@@ -143,6 +143,7 @@ export class Gestures implements Intents {
       this.app.tooltip.band(loaded.data, loaded.engine.timeline, band, x, y);
     } else {
       this.app.tooltip.hide();
+      this.app.views.leave();
     }
     this.app.status(zone === "plot" ? this.columnText(picture, Math.floor((x - plot.x) * ratio)) : "");
   }
@@ -161,6 +162,7 @@ export class Gestures implements Intents {
   }
 
   leave(): void {
+    this.app.views.leave();
     this.app.hovered = -1;
     this.app.hoveredBand = -1;
     this.app.root.dataset.hovered = "-1";

@@ -90,11 +90,11 @@ export function segmentPanel(
       ["Kind", SEGMENT_KINDS[kind] ?? ""],
       [
         "In use now",
-        inside ? `${bytes(inside.allocated)} in ${count(inside.blocks)}` : "",
+        inside ? `${bytes(inside.allocated)} in ${count(inside.blocks)} block${inside.blocks === 1 ? "" : "s"}` : "",
         inside ? bytesExact(inside.allocated) : "",
       ],
       ["Pending now", inside?.pending ? bytes(inside.pending) : ""],
-      ["Free now", inside ? `${bytes(inside.free)}${isPrivate ? ", for this pool alone" : ""}` : ""],
+      ["Free now", inside ? `${bytes(inside.free)}${isPrivate && inside.free > 0 ? ", for this pool alone" : ""}` : ""],
       [kind === EXPANDABLE ? "Mapped" : "Taken", born < 0 ? "before the recording" : at(data, born)],
       [kind === EXPANDABLE ? "Unmapped" : "Returned", gone < 0 ? "still held at the end" : at(data, gone)],
       ["Lived", `${least}${count(last - Math.max(born, 0))} events${time >= 0 ? `, ${duration(time)}` : ""}`],

@@ -82,9 +82,13 @@ export function groupsOf(data: Data, map: AddressMap): Group[] {
     group.segments.push(s);
     group.reserved += map.segment_size[s] as number;
   }
-  const rank = (group: Group): number => (group.isPrivate ? 2 : 0) + (group.small ? 1 : 0);
+  const stream = (group: Group): number => (data.header.streams[group.stream] === "default" ? -1 : group.stream);
   return [...groups.values()].sort(
-    (a, b) => Number(a.isPrivate) - Number(b.isPrivate) || a.pool - b.pool || a.stream - b.stream || rank(a) - rank(b),
+    (a, b) =>
+      Number(a.isPrivate) - Number(b.isPrivate) ||
+      a.pool - b.pool ||
+      stream(a) - stream(b) ||
+      Number(a.small) - Number(b.small),
   );
 }
 
@@ -96,19 +100,23 @@ export function scaleFor(data: Data, map: AddressMap, width: number, height: num
   const large = groups.filter((group) => !group.small);
   const count = (some: Group[], bytes: number): number =>
     some.reduce((sum, group) => sum + pack(map, group.segments, bytes, width, 0, 0, null), 0);
-  const least = (some: Group[], from: number, rows: number): number => {
-    let bytes = from;
-    while (count(some, bytes) > Math.max(rows, some.length) && bytes < 2 ** 50) bytes *= Math.SQRT2;
-    return bytes;
+  /** The least bytes a row, out of 1, 2, 3 ... segments of the usual size and the gaps between them. */
+  const least = (some: Group[], unit: number, from: number, rows: number): number => {
+    for (let n = from; ; n = Math.max(n + 1, Math.floor(n * 1.1))) {
+      const gaps = Math.min((n - 1) * GAP_X, width / 2);
+      const bytes = (n * unit * width) / (width - gaps);
+      if (n > 1_000_000 || count(some, bytes) <= Math.max(rows, some.length)) return bytes;
+    }
   };
-  const smallBytes = least(small, 8 * MIB, large.length > 0 ? Math.floor(room * SMALL_SHARE) : room);
+  const smallBytes = least(small, 2 * MIB, 4, large.length > 0 ? Math.floor(room * SMALL_SHARE) : room);
   const smallRows = count(small, smallBytes);
-  // Most segments unbroken, where that leaves them wide enough.
+  // Segments unbroken: all of them where the largest is not much larger than the usual one.
   const sizes = large
     .flatMap((group) => group.segments.map((s) => map.segment_size[s] as number))
     .sort((a, b) => a - b);
-  const usual = sizes[Math.floor(sizes.length * 0.75)] ?? 20 * MIB;
-  const largeBytes = least(large, Math.max(20 * MIB, usual), room - smallRows);
+  const usual = Math.max(20 * MIB, sizes[Math.floor(sizes.length * 0.75)] ?? 0);
+  const largest = sizes.at(-1) ?? 0;
+  const largeBytes = least(large, largest <= 3 * usual ? Math.max(usual, largest) : usual, 1, room - smallRows);
   const rows = smallRows + count(large, largeBytes);
   const tall = Math.floor((height - groups.length * GROUP_HEAD) / Math.max(1, rows)) - GAP_Y;
   return { large: largeBytes, small: smallBytes, row: Math.max(LEAST_ROW, Math.min(tall, MOST_ROW)) };

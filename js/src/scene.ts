@@ -118,13 +118,13 @@ export class Scene {
     }
     drawAbove(context, layout, chrome, above);
     shown.bands.draw(context, layout, chrome, timeline, view, shown.hoveredBand);
-    shown.extra?.(context, layout);
     this.#drawRange(context, shown, chrome, accent);
     this.#drawCursor(context, shown, accent);
     this.#outline(context, picture, shown.hovered, 1, chrome.text, chrome.background);
     if (!this.#outline(context, picture, shown.selection, 2, accent, chrome.background)) {
       this.#dot(context, shown, accent, chrome.background);
     }
+    shown.extra?.(context, layout);
     drawMarks(context, layout, timeline, view, [
       { moment: data.header.peak_event, color: chrome.muted },
       ...data.header.oom.map(({ moment }) => ({ moment, color: chrome.capacity })),

@@ -39,12 +39,15 @@ export class Sizing {
   resize(): void {
     const { offsetWidth } = this.app.root;
     const { clientWidth: width, clientHeight: height } = this.app.scene.stage;
-    if (offsetWidth === 0 || width === 0 || height === 0) {
+    if (offsetWidth === 0) {
       return; // hidden: another tab of the notebook, or a collapsed cell
     }
     this.app.root.dataset.narrow = String(offsetWidth < NARROW);
     this.app.root.dataset.compact = String(offsetWidth < COMPACT);
     this.applyHeight();
+    if (width === 0 || height === 0) {
+      return; // a view without this drawing is shown
+    }
     const rows = this.app.loaded ? this.app.loaded.bands.rows : (this.app.overview?.bands ?? 0);
     if (this.app.scene.resize(width, height, window.devicePixelRatio || 1, rows)) {
       this.app.frames.request("view");

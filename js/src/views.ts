@@ -3,11 +3,10 @@
 
 import { Addresses, type AddressMap, FREE } from "./addresses.js";
 import type { App, Loaded } from "./app.js";
-import { clipTo, FONT } from "./axes.js";
-import { bytesToY } from "./camera.js";
-import { blockColor, type Legend, legendOf } from "./colors.js";
+import { SegmentChart, segmentMode } from "./chart_segments.js";
+import { blockColor, type Legend, legendOf, type Mode } from "./colors.js";
 import type { Picture } from "./columns.js";
-import { h, isolated, setText } from "./dom.js";
+import { h, setText } from "./dom.js";
 import { ACTION_WORDS, EventTable } from "./events.js";
 import { blockSentence, siteLabel } from "./facts.js";
 import { bytes, count } from "./format.js";
@@ -18,8 +17,7 @@ import { detailPanel } from "./panel_detail.js";
 import { momentPanel } from "./panel_moment.js";
 import { eventPanel, segmentPanel, stackLabel } from "./panel_segment.js";
 import { segmentColor, segmentLegend, segmentTable } from "./segment_colors.js";
-import { Strata } from "./strata.js";
-import { CHROME } from "./theme.js";
+import { CHROME, type Theme } from "./theme.js";
 import { aboutView } from "./view_about.js";
 import { AllocatorView, blockOfHit } from "./view_allocator.js";
 import { Viewport } from "./viewport.js";
@@ -33,7 +31,7 @@ type Target = Focus | { kind: "block"; block: number };
 interface Shared {
   addresses: Addresses;
   events: EventTable;
-  strata: Strata | null;
+  chart: SegmentChart | null;
 }
 
 export class Views {
@@ -144,7 +142,7 @@ export class Views {
     const { app } = this;
     const [lo, hi] = app.model.get("window");
     if (this.isSegments) {
-      const { strata } = this.#need(loaded, true);
+      const { strata } = this.#need(loaded, true).chart;
       loaded.viewport = new Viewport(strata.timeline, app.axis, loaded.data.header.capacity);
       loaded.chart = { timeline: strata.timeline, draw: async (view) => strata.draw(view) };
     } else {
@@ -162,15 +160,15 @@ export class Views {
     app.recolor();
   }
 
-  #need(loaded: Loaded, strata: true): Shared & { strata: Strata };
+  #need(loaded: Loaded, chart: true): Shared & { chart: SegmentChart };
   #need(loaded: Loaded): Shared;
-  #need(loaded: Loaded, strata = false): Shared {
+  #need(loaded: Loaded, chart = false): Shared {
     if (!this.#shared) {
       const addresses = new Addresses(loaded.data, loaded.engine.timeline);
-      this.#shared = { addresses, events: new EventTable(loaded.data, addresses), strata: null };
+      this.#shared = { addresses, events: new EventTable(loaded.data, addresses), chart: null };
     }
-    if (strata) {
-      this.#shared.strata ??= new Strata(loaded.data, loaded.engine.timeline, this.#shared.addresses);
+    if (chart) {
+      this.#shared.chart ??= new SegmentChart(loaded.data, loaded.engine.timeline, this.#shared.addresses);
     }
     return this.#shared;
   }
@@ -259,7 +257,9 @@ export class Views {
   #point(target: Target | null): void {
     if (JSON.stringify(target) !== JSON.stringify(this.#preview)) {
       this.#preview = target;
-      this.app.root.dataset.hovered = String(target?.kind === "block" ? target.block : -1);
+      if (!this.isChart) {
+        this.app.root.dataset.hovered = String(target?.kind === "block" ? target.block : -1);
+      }
       this.app.frames.request("panel");
     }
   }
@@ -348,20 +348,19 @@ export class Views {
     return true;
   }
 
-  // ---- the chart of segments ----
+  // ---- the chart, of blocks or of segments ----
 
-  table(loaded: Loaded, theme: "light" | "dark"): Uint32Array {
-    return segmentTable(loaded.data, this.#mode(loaded), theme, CHROME[theme].background);
+  table(loaded: Loaded, theme: Theme): Uint32Array {
+    return segmentTable(loaded.data, this.#mode, theme, CHROME[theme].background);
   }
 
-  /** "auto" is the line that made it grow. */
-  #mode(loaded: Loaded): Loaded["mode"] {
-    return this.app.model.get("color_by") === "auto" ? "site" : loaded.mode;
+  get #mode(): Mode {
+    return segmentMode(this.app.model.get("color_by"));
   }
 
   legend(loaded: Loaded): Legend {
     return this.isSegments
-      ? segmentLegend(loaded.data, this.#mode(loaded), this.app.theme)
+      ? segmentLegend(loaded.data, this.#mode, this.app.theme)
       : legendOf(loaded.data, loaded.mode, this.app.theme);
   }
 
@@ -370,17 +369,19 @@ export class Views {
     return this.isSegments ? this.#focusRow : this.app.selection;
   }
 
-  /** Says what a layer of the chart is, and shows it in the panel while it is pointed at. */
+  /** Says what a layer of the chart is. */
   overChart(row: number, x: number, y: number): void {
     const { app } = this;
     const loaded = app.loaded as Loaded;
-    const { data } = loaded;
-    const { addresses } = this.#need(loaded);
-    const color = segmentColor(data, this.#mode(loaded), app.theme, row);
-    app.tooltip.lines(`segment ${row}`, x, y, color, stackLabel(data, data.seg_stack[row] as number), [
-      `${bytes(data.seg_size[row] as number)} · ${addresses.segmentName(row)}`,
-      data.header.pools[data.seg_pool[row] as number] ?? "",
-    ]);
+    const { head, rest } = this.#need(loaded, true).chart.lines(row);
+    const color = segmentColor(loaded.data, this.#mode, app.theme, row);
+    app.tooltip.lines(`segment ${row}`, x, y, color, head, rest);
+    this.#point({ kind: "segment", row });
+  }
+
+  /** Nothing is pointed at any more. */
+  leave(): void {
+    this.#point(null);
   }
 
   pinChart(row: number): void {
@@ -388,10 +389,8 @@ export class Views {
   }
 
   sentence(id: number): string {
-    const { data } = this.app.loaded as Loaded;
-    return this.isSegments
-      ? `${stackLabel(data, data.seg_stack[id] as number)}, ${bytes(data.seg_size[id] as number)}`
-      : blockSentence(data, id);
+    const loaded = this.app.loaded as Loaded;
+    return this.isSegments ? this.#need(loaded, true).chart.sentence(id) : blockSentence(loaded.data, id);
   }
 
   status(id: number): string {
@@ -399,58 +398,9 @@ export class Views {
     return this.isSegments ? this.sentence(id) : `${siteLabel(data, id)} · ${bytes(data.size[id] ?? 0)}`;
   }
 
-  /** Private pools on the chart: a line at their foot, a name, and how much of them is in use. */
   drawPools(context: CanvasRenderingContext2D, layout: Layout, picture: Picture): void {
-    const strata = this.#shared?.strata;
-    const loaded = this.app.loaded;
-    if (!this.isSegments || !strata || !loaded || strata.bands[0]?.base.length !== picture.width) {
-      return;
-    }
-    const { plot, ratio } = layout;
-    const chrome = CHROME[this.app.theme];
-    const y = (value: number): number => plot.y + bytesToY(picture.view, value, plot.height);
-    for (const band of strata.bands) {
-      const last = lastPositive(band.top);
-      if (last < 0) {
-        continue;
-      }
-      context.save();
-      clipTo(context, plot);
-      context.strokeStyle = chrome.text;
-      context.lineWidth = 1.5;
-      context.setLineDash([2, 2]);
-      context.beginPath();
-      let drawing = false;
-      for (let x = 0; x < picture.width; x++) {
-        const there = (band.top[x] as number) > 0;
-        const at = y(band.base[x] as number);
-        if (there && drawing) {
-          context.lineTo(plot.x + x / ratio, at);
-        } else if (there) {
-          context.moveTo(plot.x + x / ratio, at);
-        }
-        if (there) {
-          context.lineTo(plot.x + (x + 1) / ratio, at);
-        }
-        drawing = there;
-      }
-      context.stroke();
-      context.setLineDash([]);
-      const pool = loaded.data.header.pools[band.pool] ?? "";
-      const size = (band.top[last] as number) - (band.base[last] as number);
-      const text = `private pool ${isolated(pool, 60)}: ${bytes(size)}, ${bytes(band.used[last] as number)} in use`;
-      context.font = FONT;
-      context.textAlign = "right";
-      context.textBaseline = "bottom";
-      const foot = Math.max(plot.y + 14, Math.min(y(band.base[last] as number) - 3, plot.y + plot.height - 2));
-      context.lineWidth = 3;
-      context.lineJoin = "round";
-      context.strokeStyle = chrome.background;
-      const right = plot.x + Math.min(plot.width, (last + 1) / ratio) - 6;
-      context.strokeText(text, right, foot);
-      context.fillStyle = chrome.text;
-      context.fillText(text, right, foot);
-      context.restore();
+    if (this.isSegments) {
+      this.#shared?.chart?.draw(context, layout, picture, this.app.theme);
     }
   }
 
@@ -469,7 +419,7 @@ export class Views {
       const color = blockColor(loaded.data, loaded.mode, app.theme, target.block);
       app.side.show("Block", detailPanel(loaded.data, target.block, color), back);
     } else if (target.kind === "segment") {
-      const color = segmentColor(loaded.data, this.#mode(loaded), app.theme, target.row);
+      const color = segmentColor(loaded.data, this.#mode, app.theme, target.row);
       app.side.show("Segment", segmentPanel(loaded.data, addresses, target.row, app.moment, color), back);
     } else {
       const failed = events.action(target.event) === "oom";
@@ -511,12 +461,4 @@ export class Views {
     steps[action]();
     return true;
   }
-}
-
-function lastPositive(values: Float64Array): number {
-  let i = values.length - 1;
-  while (i >= 0 && (values[i] as number) <= 0) {
-    i--;
-  }
-  return i;
 }
