@@ -11,6 +11,7 @@ A Recording holds columns, not objects::
     annotations      one row a named time range
     labels           one row a live tensor seen at a sample point; spans: what the code did meanwhile, and when
     saved, uses      deep mode: tensors that autograd kept, with their forward stack, and when backward took them
+    operators        torch.profiler's files: what each operator did to memory; counters: what they say is reserved
     stacks           offsets into stack_frames; stack s is stack_frames[stacks[s]:stacks[s + 1]], innermost first
     frames           filename, line, function name as indices into strings
 """
@@ -65,8 +66,8 @@ CATEGORIES = (
 
 
 #: Where a label was sampled: a model or optimizer that was handed over, the notebook's namespace, a module's call, an
-#: optimizer's step.
-SAMPLED = ("given", "namespace", "module", "optimizer")
+#: optimizer's step. "profiler": not sampled, but torch.profiler's own judgement.
+SAMPLED = ("given", "namespace", "module", "optimizer", "profiler")
 
 #: What a span is: the outermost module's call, a run of the autograd engine, an optimizer's step, any module's call.
 SPANS = ("forward", "backward", "optimizer", "module")
@@ -76,6 +77,9 @@ SPAN = {name: code for code, name in enumerate(SPANS)}
 TRAINS = 1
 #: Span flags: it lay within a run of the autograd engine (a recomputed forward, an optimizer step in backward).
 IN_BACKWARD = 2
+
+#: ``facts["source"]`` of a file in which an allocation at a live address is the same memory under another name.
+RAW_TIMELINE = "torch.profiler raw timeline"
 
 
 class SnapshotError(ValueError):
@@ -232,6 +236,32 @@ class Uses(Table):
 
 
 @dataclass(eq=False)
+class Operators(Table):
+    """One row an operator (or named range) and device, as torch.profiler saw them."""
+
+    device: I32 = _column(np.int32, "device ordinal")
+    name: I32 = _column(np.int32, "index into strings")
+    calls: I64 = _column(np.int64, "how often it ran, whatever the device")
+    allocations: I64 = _column(np.int64, "made by it or by what it called")
+    increase: I64 = _column(np.int64, "allocated minus freed, by it or by what it called", "bytes")
+    self_increase: I64 = _column(np.int64, "the same without what it called", "bytes")
+
+
+@dataclass(eq=False)
+class Counters(Table):
+    """One row a change of a counter that the source itself kept, where segments are not in it."""
+
+    device: I32 = _column(np.int32, "device ordinal")
+    event: I32 = _column(np.int32, "the event that the count belongs to, a row of that device's events")
+    reserved: I64 = _column(np.int64, "reserved from the device after it", "bytes")
+
+    def of(self, device: int) -> Counters:
+        """The rows of one device."""
+        mine = self.device == device
+        return Counters(device=self.device[mine], event=self.event[mine], reserved=self.reserved[mine])
+
+
+@dataclass(eq=False)
 class Recording:
     """What one source held, all devices together.
 
@@ -256,7 +286,8 @@ class Recording:
     facts : dict of str to plain values
         Of the recording itself: "torch", "device_name", "stacks", "context", "max_entries", "started_us",
         "cell" and what recording cost ("seconds_...") where known. "history" is "none" where the source has
-        segments but was never recorded.
+        segments but was never recorded. "sizes" is "taken" where the events' sizes are those of whole blocks, as
+        torch.profiler's are, and not those that were requested.
     notes : list of str
         What the source could not tell, each one plain sentence.
     """
@@ -271,6 +302,8 @@ class Recording:
     spans: Spans = field(default_factory=Spans.empty)
     saved: Saved = field(default_factory=Saved.empty)
     uses: Uses = field(default_factory=Uses.empty)
+    operators: Operators = field(default_factory=Operators.empty)
+    counters: Counters = field(default_factory=Counters.empty)
     frames: Frames = field(default_factory=Frames.empty)
     stacks: I32 = field(default_factory=lambda: np.zeros(1, np.int32))
     stack_frames: I32 = field(default_factory=lambda: np.zeros(0, np.int32))

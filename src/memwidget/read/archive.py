@@ -30,9 +30,11 @@ from memwidget.recording import (
     SPANS,
     STATES,
     Annotations,
+    Counters,
     Events,
     Frames,
     Labels,
+    Operators,
     Recording,
     Saved,
     SegmentBlocks,
@@ -57,9 +59,11 @@ _TABLES: dict[str, type[Table]] = {
     "spans": Spans,
     "saved": Saved,
     "uses": Uses,
+    "operators": Operators,
+    "counters": Counters,
 }
 #: Tables that the first archives did not have.
-_LATER = {"labels", "spans", "saved", "uses"}
+_LATER = {"labels", "spans", "saved", "uses", "operators", "counters"}
 _ARRAYS = ("stacks", "stack_frames")
 #: Version 1.0 of the format: magic, length of the header, header, bytes in one or two dimensions.
 _NPY = re.compile(
@@ -300,6 +304,9 @@ def check(recording: Recording) -> None:
         ("saved.stack", r.saved.stack, -1, r.n_stacks),
         ("uses.time_us", r.uses.time_us, 0, _MAX_BYTES + 1),
         ("uses.saved", r.uses.saved, 0, len(r.saved)),
+        ("operators.name", r.operators.name, 0, n_strings),
+        ("counters.event", r.counters.event, 0, 2**31),
+        ("counters.reserved", r.counters.reserved, 0, _MAX_BYTES + 1),
         ("segments.size", r.segments.size, 0, _MAX_BYTES + 1),
         ("segments.device", r.segments.device, 0, 2**31),
         ("segment_blocks.segment", r.segment_blocks.segment, 0, len(r.segments)),

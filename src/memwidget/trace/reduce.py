@@ -19,7 +19,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memwidget.recording import ACTION, CATEGORIES, I32, I64, STATES, Events, Recording, SegmentBlocks, Segments
+from memwidget.recording import (
+    ACTION,
+    CATEGORIES,
+    I32,
+    I64,
+    RAW_TIMELINE,
+    STATES,
+    Counters,
+    Events,
+    Recording,
+    SegmentBlocks,
+    Segments,
+)
 from memwidget.trace.allocator import block_sizes, final_state
 from memwidget.trace.segments import segment_lifetimes
 
@@ -104,14 +116,15 @@ def reduce_device(recording: Recording, device: int) -> Reduced:
     segments, inside = final_state(recording.segments, recording.segment_blocks, device)
     notes: list[str] = []
     table = segment_lifetimes(events, segments)
-    blocks = _pair(events, notes)
-    known = _match_final(blocks, inside, notes, complete=len(segments) > 0)
+    blocks = _pair(events, notes, renames=recording.facts.get("source") == RAW_TIMELINE)
+    completions = bool((events.action == _COMPLETE).any())
+    known = _match_final(blocks, inside, notes, complete=len(segments) > 0, completions=completions)
     ghosts = _ghosts(blocks, inside, known)
     blocks = np.concatenate([ghosts, blocks])
     known = np.concatenate([ghosts["size"], known])
     order = _stacking_order(blocks)
     blocks, known = blocks[order], known[order]
-    if recording.device_type == "cpu":
+    if recording.device_type == "cpu" or recording.facts.get("sizes") == "taken":
         blocks["size"] = blocks["requested"]
     else:
         blocks["size"], guessed = block_sizes(blocks, known, table, recording.settings)
@@ -121,8 +134,11 @@ def reduce_device(recording: Recording, device: int) -> Reduced:
     return Reduced(events, blocks, table, segments, inside, notes)
 
 
-def _pair(events: Events, notes: list[str]) -> NDArray[Any]:
-    """Block lifetimes from events alone, in order of allocation."""
+def _pair(events: Events, notes: list[str], *, renames: bool) -> NDArray[Any]:
+    """Block lifetimes from events alone, in order of allocation.
+
+    With `renames` an allocation at a live address is the same memory under another name, which needs no note.
+    """
     rows = np.flatnonzero(events.action <= _COMPLETE)
     order = rows[np.argsort(events.address[rows], kind="stable")]
     action, address = events.action[order], events.address[order]
@@ -168,7 +184,7 @@ def _pair(events: Events, notes: list[str]) -> NDArray[Any]:
     blocks["flags"][late] |= FREE_IMPLIED
     blocks["free_requested_event"], blocks["free_event"] = requested, completed
 
-    if late.any():
+    if late.any() and not renames:
         notes.append(
             f"{int(late.sum()):,} blocks were never seen to be freed, but their address was handed out again; "
             "they end there."
@@ -186,14 +202,17 @@ def _first(order: NDArray[np.intp], block_of: NDArray[np.intp], mask: NDArray[np
     return found
 
 
-def _match_final(blocks: NDArray[Any], inside: SegmentBlocks, notes: list[str], *, complete: bool) -> I64:
+def _match_final(
+    blocks: NDArray[Any], inside: SegmentBlocks, notes: list[str], *, complete: bool, completions: bool
+) -> I64:
     """Sizes of the blocks that the final segments still hold (-1 otherwise); settles frees that never completed."""
     known = np.full(len(blocks), -1, np.int64)
     taken = np.flatnonzero(inside.state <= _PENDING)
     open_ = np.flatnonzero(blocks["free_event"] < 0)
     if not complete:
-        if not (blocks["free_event"] >= 0).any():  # a history without completions: the request stands for both
-            blocks["free_event"] = np.where(blocks["free_requested_event"] >= 0, blocks["free_requested_event"], -1)
+        if not completions:  # the request stands for both
+            asked, died = blocks["free_requested_event"], blocks["free_event"]
+            blocks["free_event"] = np.where((asked >= 0) & (died < 0), asked, died)
         return known
     at = np.searchsorted(inside.address[taken], blocks["address"][open_])
     at = np.minimum(at, max(len(taken) - 1, 0))
@@ -305,7 +324,7 @@ def _note_start(blocks: NDArray[Any], recording: Recording, events: Events, note
         )
 
 
-def curves(reduced: Reduced, device_type: str) -> dict[str, I64]:
+def curves(reduced: Reduced, device_type: str, counters: Counters | None = None) -> dict[str, I64]:
     """The four curves, int64, one value a moment: shape (n_events + 1,).
 
     ``allocated`` ends at free_requested; ``active`` and ``requested`` end at free_completed, as torch counts them.
@@ -317,8 +336,18 @@ def curves(reduced: Reduced, device_type: str) -> dict[str, I64]:
         "active": active,
         "requested": _curve(n, blocks["requested"], blocks["alloc_event"], blocks["free_event"]),
     }
-    found["reserved"] = active if device_type == "cpu" else _reserved(reduced, active)
+    if counters is not None and len(counters):
+        found["reserved"] = _counted(counters, n)
+    else:
+        found["reserved"] = active if device_type == "cpu" else _reserved(reduced, active)
     return found
+
+
+def _counted(counters: Counters, n: int) -> I64:
+    """What the source says is reserved, from each count on; before the first, the first."""
+    order = np.argsort(counters.event, kind="stable")
+    at = np.searchsorted(counters.event[order], np.arange(-1, n), side="right") - 1
+    return counters.reserved[order][np.maximum(at, 0)]
 
 
 def _curve(n: int, size: I64, born: I32, died: I32) -> I64:

@@ -135,7 +135,8 @@ class Trace:
         self.device = device
         self.capacity: int | None = capacity if capacity is not None else recording.capacities.get(device)
         self._reduced: Reduced = reduce_device(recording, device)
-        self._curves: dict[str, I64] = curves(self._reduced, recording.device_type)
+        counters = recording.counters.of(device)
+        self._curves: dict[str, I64] = curves(self._reduced, recording.device_type, counters)
         for kind in ("phase", "step"):
             self._reduced.blocks[kind] = self._innermost(kind)
         phase = phases(recording, self.event_times_us) if self.has_time else None
