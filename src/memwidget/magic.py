@@ -40,6 +40,7 @@ from IPython.display import display
 
 from memwidget import session
 from memwidget.record import BACKENDS, CONTEXTS, STACKS, Options, RecorderError
+from memwidget.record.holders import CellRuns, Notebook, find_holders
 from memwidget.show.text import summary
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ class _Cell:
         self._magics = magics
         self._arguments = arguments
         self._recorder = session.memtrace(arguments.name, **_options(arguments))
+        self._recorder.on_end = self._look
         self._value: list[Any] = []
         self._file = ""
         self._show_error: Any = None
@@ -165,6 +167,11 @@ class _Cell:
         if self._recorder.recording_now:
             self._magics.shell.showtraceback = self._show_error
             self._magics.finish(self._recorder, self._arguments)
+
+    def _look(self, recorder: session.memtrace) -> None:
+        """Note who holds what the cell leaves, and what its earlier runs left."""
+        text = "".join(linecache.getlines(self._file)[1:])
+        self._magics.look(recorder, text, self._value)
 
     def take(self) -> Any:
         """The last expression's value."""
@@ -214,6 +221,7 @@ class Magics:
         self._literals: set[str] = set()
         self.started: argparse.Namespace | None = None
         self._count = 0
+        self._runs = CellRuns()
 
     # -- the two transformers ----------------------------------------------------------------------------------------
 
@@ -345,9 +353,44 @@ class Magics:
             arguments.static |= began.static
             arguments.quiet |= began.quiet and not arguments.static
         recorder.static = arguments.static
+        recorder.on_end = lambda ended: self.look(ended, "", [])
         if arguments.save:
             recorder.save_as(arguments.save)
         self.finish(recorder, arguments)
+
+    # -- who holds what -----------------------------------------------------------------------------------------------
+
+    def look(self, recorder: session.memtrace, text: str, value: list[Any]) -> None:
+        """Add to a recording who holds its memory now, and what earlier runs of the same cell left."""
+        recording = recorder.recording
+        assert recording is not None  # noqa: S101
+        shell = self.shell
+        error = sys.exc_info()
+        tracebacks = [("the error's traceback", error[2])]
+        if error[2] is None:
+            tracebacks = [
+                ("sys.last_value", getattr(getattr(sys, "last_value", None), "__traceback__", None)),
+                ("IPython's last traceback", getattr(getattr(shell, "InteractiveTB", None), "tb", None)),
+            ]
+        notebook = Notebook(
+            names=shell.user_ns,
+            out=shell.user_ns.get("Out", {}),
+            number=_cell_number(shell),
+            value=value,
+            tracebacks=tracebacks,
+        )
+        try:
+            if error[0] is not None:
+                recording.facts["error"] = error[0].__name__
+            rows = find_holders(notebook, recording.device_type)
+            recording.facts["holders"] = rows
+            if text.strip():
+                kept = recorder.kept()
+                recording.facts["earlier_runs"] = self._runs.look(text, kept, rows, recording.device_type)
+        except Exception as failure:  # noqa: BLE001  (a look at the user's objects must not cost the trace)
+            recording.notes.append(f"Who holds the memory could not be found out: {type(failure).__name__}.")
+        finally:
+            del error, tracebacks, notebook
 
     # -- afterwards --------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memwidget.record import Options, Recorder, RecorderError, choose
+from memwidget.record.garbage import GarbageWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,6 +109,9 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
         self._save = None if save is None else save_target(save)
         self._recorder: Recorder | None = None
         self._watch: Watch | None = None
+        self._garbage = GarbageWatch()
+        #: Called with this recorder when its recording is complete and before it is written; may add facts to it.
+        self.on_end: Callable[[memtrace], None] | None = None
         self._wants: tuple[bool, bool] = (labels, deep)
         self._given = _weakly(model, optimizer) if enabled and labels else []
         self._schedule = schedule
@@ -156,6 +160,7 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
         watch = self._watcher(recorder.kind)
         recorder.start()
         self._recorder, self._watch = recorder, watch
+        self._garbage.start()
         if watch is not None:
             watch.start()
 
@@ -191,6 +196,7 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
         recorder, self._recorder = self._recorder, None
         watch, self._watch = self._watch, None
         assert recorder is not None  # noqa: S101
+        self._garbage.stop()
         try:
             if watch is not None:
                 watch.stop()
@@ -205,9 +211,12 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
         cells = _cell_names(recording)
         if cells:
             recording.facts["cells"] = cells
+        recording.facts["gc"], self._garbage.runs = self._garbage.runs, []
         self.recording = recording
         self._recordings.append(recording)
         self._traces = ()
+        if self.on_end is not None:
+            self.on_end(self)
         if self._save is not None:
             target = self._save
             if self._schedule is not None:
@@ -284,6 +293,14 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
                 for recording in self._recordings
             )
         return self._traces
+
+    def kept(self) -> dict[int, int]:
+        """What the recording made and left, at most the 2,000 largest blocks: address -> bytes."""
+        trace = self.trace
+        blocks = trace.blocks[trace.live_at("end")]
+        blocks = blocks[blocks["alloc_event"] >= 0]
+        blocks = blocks[blocks["size"].argsort()[::-1][:2_000]]
+        return dict(zip(blocks["address"].tolist(), blocks["requested"].tolist(), strict=True))
 
     def view(self) -> Any:
         """The trace as a widget, or as a page in a frame with ``static=True``; after an OOM it opens at that moment."""

@@ -1,0 +1,280 @@
+"""Who holds memory when a notebook cell has ended.
+
+Owns the look at the places where notebooks keep things without being asked: displayed values (``Out``, ``_``, ``_7``),
+the last error's traceback (``sys.last_value``, IPython's own copy), names, and reference cycles that wait for the
+garbage collector. Only numbers and texts are kept: the address and size of a storage, who holds it, and the line that
+lets go. The shell's namespaces come in as plain mappings.
+
+Nothing is collected and no tensor is changed. A frame's locals are read through the collector's own view of the frame:
+asking for ``f_locals`` would make a copy that keeps them alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import FrameType, ModuleType, TracebackType
+from typing import Any
+
+from memwidget.record.sources import user_file
+
+#: Storages told of, tensors walked in one place, objects walked around a suspected cycle.
+MAX_ROWS, MAX_TENSORS, MAX_AROUND = 5_000, 20_000, 2_000
+
+CLEAR_OUT = "%reset -f out"
+CLEAR_ERROR = "import sys, traceback; traceback.clear_frames(sys.last_value.__traceback__)"
+COLLECT = "import gc; gc.collect()"
+
+#: Names that IPython itself puts into a namespace.
+_PLUMBING = {"In", "Out", "exit", "quit", "get_ipython", "open", "_oh", "_ih", "_dh", "_i", "_ii", "_iii"}
+
+
+@dataclass
+class Notebook:
+    """What a shell holds, for one look.
+
+    Attributes
+    ----------
+    names : mapping
+        The user's namespace.
+    out : mapping
+        ``Out``: cell number -> displayed value.
+    number : int
+        Of the cell that ends.
+    value : list
+        The cell's last value, if it is about to be displayed; else empty.
+    tracebacks : list of (holder, traceback)
+        Those of the last error.
+    """
+
+    names: Mapping[str, Any]
+    out: Mapping[Any, Any] = field(default_factory=dict)
+    number: int = 0
+    value: list[Any] = field(default_factory=list)
+    tracebacks: list[tuple[str, TracebackType | None]] = field(default_factory=list)
+
+
+def find_holders(notebook: Notebook, kind: str) -> list[dict[str, Any]]:
+    """Storages of one kind of device ("cpu", "cuda", "xpu") that something in the notebook holds.
+
+    Returns
+    -------
+    list of dict
+        ``address``, ``bytes``, ``holder`` ("Out[3]", "name", "the last error's traceback"), ``kind`` ("out", "name",
+        "error", "cycle"), ``fix`` (the line that lets go).
+    """
+    if "torch" not in sys.modules:
+        return []
+    rows: list[dict[str, Any]] = []
+    seen: set[tuple[str, int]] = set()
+    held: set[int] = set()
+    for holder, sort, fix, values in _places(notebook):
+        for address, size in _storages(values, kind):
+            held.add(address)
+            if (holder, address) not in seen and len(rows) < MAX_ROWS:
+                seen.add((holder, address))
+                rows.append({"address": address, "bytes": size, "holder": holder, "kind": sort, "fix": fix})
+    for address, size, name in _cycles(kind, held):
+        if len(rows) < MAX_ROWS:
+            holder = f"a reference cycle through {name}"
+            rows.append({"address": address, "bytes": size, "holder": holder, "kind": "cycle", "fix": COLLECT})
+    return rows
+
+
+def _places(notebook: Notebook) -> Iterator[tuple[str, str, str, Iterable[Any]]]:
+    """(holder, kind, fix, values) of every place."""
+    shown = set()
+    for number, value in list(notebook.out.items()):
+        shown.add(id(value))
+        yield f"Out[{number}]", "out", CLEAR_OUT, [value]
+    for value in notebook.value:
+        shown.add(id(value))
+        yield f"Out[{notebook.number}]", "out", CLEAR_OUT, [value]
+    for holder, traceback in notebook.tracebacks:
+        yield holder, "error", CLEAR_ERROR, list(_locals(traceback, notebook.names))
+    for name, value in list(notebook.names.items()):
+        if name in _PLUMBING or (name.startswith("_") and (id(value) in shown or name.strip("_0123456789i") == "")):
+            continue
+        if isinstance(value, ModuleType):
+            if user_file(getattr(value, "__file__", "") or ""):
+                for part, inner in list(vars(value).items()):
+                    if not isinstance(inner, ModuleType) and not part.startswith("__"):
+                        yield f"{name}.{part}", "name", f"del {name}.{part}", [inner]
+            continue
+        yield name, "name", f"del {name}", [value]
+
+
+def _locals(traceback: TracebackType | None, names: Mapping[str, Any]) -> Iterator[Any]:
+    """What the frames of a traceback hold, but for the user's namespace itself."""
+    while traceback is not None:
+        for value in gc.get_referents(traceback.tb_frame):
+            if value is not names and not isinstance(value, (FrameType, ModuleType)):
+                if isinstance(value, dict) and "__builtins__" in value:
+                    continue  # a module's globals
+                yield value
+        traceback = traceback.tb_next
+
+
+# -- tensors in values ------------------------------------------------------------------------------------------------
+
+
+def _storages(values: Iterable[Any], kind: str) -> Iterator[tuple[int, int]]:
+    for tensor in _tensors(values):
+        found = _storage(tensor, kind)
+        if found is not None:
+            yield found
+
+
+def _storage(tensor: Any, kind: str) -> tuple[int, int] | None:
+    with contextlib.suppress(Exception):  # fake, functional or sparse tensors have no storage to tell of
+        if tensor.device.type == kind:
+            storage = tensor.untyped_storage()
+            address, size = int(storage.data_ptr()), int(storage.nbytes())
+            if address and size:
+                return address, size
+    return None
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Any]:
+    """Tensors in values: themselves, in containers and objects, in modules and optimizers; their gradients."""
+    import torch
+
+    left = MAX_TENSORS
+    pending = [(value, 0) for value in values]
+    seen: set[int] = set()
+    while pending and left > 0:
+        value, depth = pending.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        left -= 1
+        with contextlib.suppress(Exception):  # whatever a user's class does when it is looked at
+            if isinstance(value, torch.Tensor):
+                yield value
+                if value.is_leaf and value.grad is not None:
+                    yield value.grad
+            elif isinstance(value, torch.nn.Module):
+                pending += [(t, depth) for t in (*value.parameters(), *value.buffers())]
+                if depth < 2:
+                    pending += [(part, depth + 1) for m in value.modules() for part in vars(m).values()]
+            elif isinstance(value, torch.optim.Optimizer):
+                pending += [(state, 1) for state in value.state.values()]
+            elif depth < 3:
+                pending += [(part, depth + 1) for part in _parts(value)]
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return list(value)
+    if isinstance(value, (str, bytes, int, float, type, ModuleType, FrameType)) or callable(value):
+        closure = getattr(value, "__closure__", None)
+        return [cell.cell_contents for cell in closure] if closure else []
+    inside = getattr(value, "__dict__", None)
+    return list(inside.values()) if isinstance(inside, dict) else []
+
+
+# -- reference cycles -------------------------------------------------------------------------------------------------
+
+
+def live_storages(kind: str) -> dict[int, int]:
+    """Address -> bytes of the storage of every tensor object that lives, wherever it is held."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    found = (_storage(t, kind) for t in gc.get_objects() if isinstance(t, torch.Tensor))
+    return dict(pair for pair in found if pair is not None)
+
+
+def _cycles(kind: str, held: set[int]) -> list[tuple[int, int, str]]:
+    """Storages of tensors that nothing outside a cycle refers to: (address, bytes, class of an object in the cycle)."""
+    # No generator: one would itself refer to the tensors it goes through.
+    import torch
+
+    found = []
+    tensors = [t for t in gc.get_objects() if isinstance(t, torch.Tensor)]
+    for tensor in tensors:
+        storage = _storage(tensor, kind)
+        if storage is None or storage[0] in held:
+            continue
+        name = _closed(tensor, id(tensors))
+        if name:
+            held.add(storage[0])
+            found.append((*storage, name))
+    return found
+
+
+def _closed(start: Any, caller: int) -> str:
+    """Name a class in the closed group of objects around `start` that only refer to each other; "" where it is open.
+
+    The group of everything that refers to it, directly or not, is closed if it holds no frame and no module and every
+    reference that an object counts comes from inside the group. `caller` is the id of the caller's list of tensors.
+    """
+    group: dict[int, Any] = {id(start): start}
+    fresh = [start]
+    own = {id(group), caller}
+    while fresh:
+        around = gc.get_referrers(*fresh)
+        skip = own | {id(fresh), id(around)}
+        fresh = []
+        for other in around:
+            if id(other) in skip or id(other) in group:
+                continue
+            if isinstance(other, FrameType) and other.f_code.co_filename == __file__:
+                continue
+            if isinstance(other, (FrameType, ModuleType, type)):
+                return ""
+            group[id(other)] = other
+            fresh.append(other)
+        around = other = None  # type: ignore[assignment]
+        if len(group) > MAX_AROUND:
+            return ""
+    inside: dict[int, int] = dict.fromkeys(group, 0)
+    for other in group.values():
+        for target in gc.get_referents(other):
+            if id(target) in inside:
+                inside[id(target)] += 1
+    target = None
+    for other in group.values():
+        # Beside the group: the entry in `group`, the name `other`, getrefcount's own argument; for the first one also
+        # this function's argument and the caller's name and list.
+        ours = 3 + (3 if other is start else 0)
+        if sys.getrefcount(other) - ours > inside[id(other)]:
+            return ""
+    names = [type(o).__name__ for o in group.values() if not isinstance(o, (dict, list, tuple)) and o is not start]
+    return names[0] if names else type(start).__name__
+
+
+# -- runs of one cell -------------------------------------------------------------------------------------------------
+
+
+class CellRuns:
+    """What earlier runs of each cell left behind, by the cell's text: its file is another one at every run."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, list[dict[int, int]]] = {}
+
+    def look(self, text: str, kept: dict[int, int], holders: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+        """Note what this run leaves (address -> bytes); returns what earlier runs left that still lives."""
+        before = self._left.setdefault(text, [])
+        found = []
+        if before:
+            alive = live_storages(kind)
+            for run, left in enumerate(before):
+                still = {a: size for a, size in left.items() if a in alive and a not in kept}
+                before[run] = still
+                mine = [row for row in holders if row["address"] in still]
+                found.append(
+                    {
+                        "bytes": sum(still.values()),
+                        "holders": list(dict.fromkeys(row["holder"] for row in mine))[:5],
+                        "fixes": list(dict.fromkeys(row["fix"] for row in mine))[:5],
+                    }
+                )
+        before.append(kept)
+        del before[:-20]
+        return found
