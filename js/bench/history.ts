@@ -113,6 +113,8 @@ export function dataOf(
     use,
     metadata: new Int32Array(blocks).fill(-1),
     no_stack: new Uint8Array(blocks),
+    label: new Int32Array(blocks).fill(-1),
+    forward_stack: new Int32Array(blocks).fill(-1),
     loose_event: new Int32Array(0),
     loose_size: new Float64Array(0),
     loose_address_lo: new Uint32Array(0),
@@ -166,6 +168,7 @@ function headerOf(events: number, blocks: number, strings: string[], columns: ob
   };
   return {
     wire: 1,
+    has_labels: false,
     name: "bench",
     device: 0,
     device_type: "cuda",

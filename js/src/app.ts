@@ -67,7 +67,7 @@ export class App {
   readonly scene = new Scene();
   readonly toolbar: Toolbar;
   readonly side: Side;
-  readonly foot = new Foot();
+  readonly foot = new Foot((query) => this.push("query", this.model.get("query") === query ? "" : query));
   readonly tooltip = new Tooltip();
   readonly hintBox: HTMLElement;
   readonly message = h("div", { class: "mw-message", hidden: true });

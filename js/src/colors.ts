@@ -130,6 +130,7 @@ export function lookupTable(data: Data, mode: Mode, theme: Theme, background: st
   };
   const [colors, index] = ways[mode];
   const none = colors.length;
+  const guesses = mode === "category";
   const steps = SHADES.length;
   const shades = Uint32Array.from(
     [...colors, palette.none].flatMap((color) => SHADES.map((shade) => shaded(pixel(color), ramp ? 0 : shade))),
@@ -138,7 +139,8 @@ export function lookupTable(data: Data, mode: Mode, theme: Theme, background: st
     const at = index(block);
     const stack = data.stack[block] as number;
     const shade = (stack < 0 ? block : stack) % steps;
-    table[block + 1] = shades[(at >= 0 && at < none ? at : none) * steps + shade] as number;
+    const color = shades[(at >= 0 && at < none ? at : none) * steps + shade] as number;
+    table[block + 1] = guesses && data.reason[block] === GUESS ? (color & ~SURE) >>> 0 : color;
   }
   table[0] = pixel(background);
   return table;

@@ -12,7 +12,7 @@ export const CPP = 2;
 const ANNOTATION = 0;
 
 /** Why a block got its category. */
-const REASONS = ["", "identity", "phase", "guess"];
+const REASONS = ["", "identity", "phase", "guess", "rule"];
 
 export interface FrameFacts {
   row: number;
@@ -51,6 +51,11 @@ export function stackSite(data: Data, stack: number): number {
 /** The same of the stack that made a block. */
 export function siteRow(data: Data, block: number): number {
   return stackSite(data, data.stack[block] ?? -1);
+}
+
+/** A frame as a call site: "train.py:31 in step". */
+export function frameLabel(data: Data, row: number): string {
+  return stringAt(data, data.frame_label[row] ?? -1);
 }
 
 /** What by_site calls everything without a line of the user's. */
@@ -124,6 +129,9 @@ export function doubts(data: Data, block: number): string[] {
   }
   if (flags & FLAG.segmentsOnly) {
     result.push("It is in no event: the segments at the end show it.");
+  }
+  if (flags & FLAG.forwardStack) {
+    result.push("Made in backward, which has no Python stack: shown is the forward that it belongs to.");
   }
   if (flags & FLAG.sizeGuessed) {
     result.push("Its real size follows from the allocator's rule and could not be checked.");

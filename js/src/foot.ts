@@ -5,8 +5,14 @@ import { h, name, setText } from "./dom.js";
 
 export class Foot {
   readonly #status = h("div", { class: "mw-status" });
-  readonly #legend = h("div", { class: "mw-legend", role: "img", "aria-label": "Colours" });
+  readonly #legend = h("div", { class: "mw-legend", role: "group", "aria-label": "Colours" });
   readonly element = h("div", { class: "mw-foot" }, this.#status, this.#legend);
+  readonly #search: (query: string) => void;
+
+  /** `search`: a click on a colour asks for its blocks. */
+  constructor(search: (query: string) => void) {
+    this.#search = search;
+  }
 
   status(text: string): void {
     setText(this.#status, text);
@@ -27,14 +33,18 @@ export class Foot {
       return;
     }
     this.#legend.replaceChildren(
-      ...entries.map(({ color, label }) =>
-        h(
-          "span",
-          { class: "mw-legend-entry" },
+      ...entries.map(({ color, label, query }) => {
+        const entry = h(
+          query ? "button" : "span",
+          { class: "mw-legend-entry", type: query ? "button" : undefined },
           color ? h("span", { class: "mw-swatch", style: `background:${color}` }) : null,
           name(label),
-        ),
-      ),
+        );
+        if (query) {
+          entry.addEventListener("click", () => this.#search(query));
+        }
+        return entry;
+      }),
     );
   }
 }

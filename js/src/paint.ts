@@ -1,6 +1,7 @@
 // Id buffer to pixels. Owns hairlines, the hatching of pending frees and the outlines; knows nothing of what a block
 // is, only its number and its colour.
 
+import { SURE } from "./colors.js";
 import { ID_MASK, type Picture } from "./columns.js";
 import { blockBox, strokes } from "./pick.js";
 
@@ -54,6 +55,7 @@ export function fillPixels(
   const down = reach * width;
   const period = 6 * ratio;
   const stripe = 2 * ratio;
+  const guessed = height * period;
   const end = width * height;
   for (let y = 0, p = 0; y < height; y++) {
     for (let x = 0; x < width; x++, p++) {
@@ -67,6 +69,12 @@ export function fillPixels(
         // PENDING is the sign bit.
         const striped = !pale && (x + y) % period < stripe;
         color = striped ? color : mix(mix(color, background), background);
+      } else if ((color & SURE) === 0) {
+        // A guess: thin lines, leaning the other way.
+        color |= SURE;
+        if ((x - y + guessed) % period < ratio) {
+          color = mix(color, background);
+        }
       }
       // Same id `reach` pixels on means at least that tall (or wide): a column holds a block in one piece.
       if (y > 0 && ids[p - width] !== id) {

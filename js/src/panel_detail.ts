@@ -6,11 +6,13 @@ import {
   categoryText,
   doubts,
   frameAt,
+  frameLabel,
   lifetime,
   nativeHint,
   siteLabel,
   siteRow,
   stackFrames,
+  stackSite,
 } from "./facts.js";
 import { bytes, bytesExact } from "./format.js";
 import { stackView } from "./stack_view.js";
@@ -43,6 +45,7 @@ export function detailPanel(data: Data, block: number, color: string): HTMLEleme
   const metadata = stringAt(data, data.metadata[block] ?? -1);
   const frame = site >= 0 ? frameAt(data, site) : null;
 
+  const forward = stackSite(data, data.forward_stack[block] ?? -1);
   const hint = frame || made.length === 0 ? "" : nativeHint(made);
 
   const head = h(
@@ -69,7 +72,9 @@ export function detailPanel(data: Data, block: number, color: string): HTMLEleme
         requested > 0 ? `${bytes(requested)}${rounding > 0 ? ` (+ ${bytes(rounding)} rounding)` : ""}` : "",
         bytesExact(requested),
       ],
+      ["Name", foreign(stringAt(data, data.label[block] ?? -1))],
       ["Category", categoryText(data, block)],
+      ["Forward line", forward >= 0 && forward !== site ? foreign(frameLabel(data, forward)) : ""],
       ["Allocated", life.born],
       ["Freed", life.died],
       ["Lived", life.lived],

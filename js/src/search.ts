@@ -2,7 +2,8 @@
  * Search: a query -> the blocks that match.
  *
  * Owns what a query means. Words are parted by blanks ("quoted text" is one word), case does not matter, and a block
- * must match every word, each one by any of: a function, file or line of its stack, its user metadata, or its address:
+ * must match every word, each one by any of: a function, file or line of its stack, its user metadata, its name (of a
+ * parameter or module), its category ("category:optimizer state", the whole word), or its address:
  * 0x7f6d (begins with, or lies inside the block), b7f6d3a000000_0 (a block's name; without _0 any use of the address).
  * Texts are interned, so a word is compared with each frame once and blocks only look up the answer of their stack.
  */
@@ -59,6 +60,8 @@ export function splitQuery(query: string): string[] {
 function keep(data: Data, word: string, blocks: Uint8Array): void {
   const stacks = stacksWith(data, word);
   const strings = metadataWith(data, word);
+  const labels = labelsWith(data, word);
+  const categories = categoriesWith(data, word);
   const address = parseAddress(word);
   const { stack, metadata } = data;
   for (let b = 0; b < blocks.length; b++) {
@@ -67,6 +70,9 @@ function keep(data: Data, word: string, blocks: Uint8Array): void {
     if (s >= 0 && stacks[s] === 1) continue;
     const m = metadata[b] as number;
     if (m >= 0 && strings.has(m)) continue;
+    const l = data.label[b] as number;
+    if (l >= 0 && labels.has(l)) continue;
+    if (categories?.has(data.category[b] as number)) continue;
     if (address !== null && matchesAddress(data, b, address)) continue;
     blocks[b] = 0;
   }
@@ -96,6 +102,22 @@ function metadataWith(data: Data, word: string): Set<number> {
 }
 
 const metadataStrings = new WeakMap<Data, Set<number>>();
+
+function labelsWith(data: Data, word: string): Set<number> {
+  const used = labelStrings.get(data) ?? new Set(data.label);
+  labelStrings.set(data, used);
+  return new Set([...used].filter((i) => i >= 0 && stringAt(data, i).toLowerCase().includes(word)));
+}
+
+const labelStrings = new WeakMap<Data, Set<number>>();
+
+/** "category:optimizer state" or "category:optimizer_state"; null where the word asks for none. */
+function categoriesWith(data: Data, word: string): Set<number> | null {
+  if (!word.startsWith("category:")) return null;
+  const wanted = word.slice("category:".length).replaceAll("_", " ");
+  const names = data.header.categories.map((name) => name.toLowerCase().replaceAll("_", " "));
+  return new Set([...names.keys()].filter((i) => names[i] === wanted));
+}
 const textsOfFrames = new WeakMap<Data, string[]>();
 
 /** What a word is compared with, one text a frame: "path:line function", and the label as shown on screen. */

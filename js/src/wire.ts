@@ -27,7 +27,7 @@ export const SEGMENT_KINDS = ["small", "large", "expandable"] as const;
 export const EXPANDABLE = 2;
 
 /** Bits of `flags`. */
-export const FLAG = { allocMissing: 1, freeImplied: 2, segmentsOnly: 4, sizeGuessed: 8 } as const;
+export const FLAG = { allocMissing: 1, freeImplied: 2, segmentsOnly: 4, sizeGuessed: 8, forwardStack: 16 } as const;
 
 export type Dtype = "f8" | "i4" | "u4" | "u1";
 export type Buffers = readonly (ArrayBuffer | ArrayBufferView)[];
@@ -73,6 +73,8 @@ export interface Header {
   facts: Record<string, unknown>;
   no_stack: Record<string, string>;
   categories: string[];
+  /** Whether anything is known of what blocks were for, beyond "it was there before". */
+  has_labels: boolean;
   palette: { light: Palette; dark: Palette };
   columns: { name: string; dtype: Dtype; length: number }[];
 }
@@ -126,6 +128,10 @@ export interface Data extends History {
   metadata: Int32Array;
   /** Index into the keys of header.no_stack; 0: has a stack, or the reason is not known. */
   no_stack: Uint8Array;
+  /** String or -1: the name of a parameter, or of the module that made the block. */
+  label: Int32Array;
+  /** Stack id or -1: the forward that a block made in backward belongs to. */
+  forward_stack: Int32Array;
   /** The events that no block tells of, ascending: segments, failures, snapshots, frees of nothing. */
   loose_event: Int32Array;
   loose_size: Float64Array;
@@ -208,6 +214,8 @@ const COLUMNS: Record<string, readonly [Dtype, Table]> = {
   use: ["u4", "blocks"],
   metadata: ["i4", "blocks"],
   no_stack: ["u1", "blocks"],
+  label: ["i4", "blocks"],
+  forward_stack: ["i4", "blocks"],
   loose_event: ["i4", "loose"],
   loose_size: ["f8", "loose"],
   loose_address_lo: ["u4", "loose"],

@@ -1,6 +1,7 @@
 /** From ids to pixels: hairlines, hatching, and what stays untouched. */
 
 import { describe, expect, it } from "vitest";
+import { SURE } from "../src/colors.js";
 import { PENDING } from "../src/columns.js";
 import { fillPixels } from "../src/paint.js";
 
@@ -46,6 +47,16 @@ describe("fillPixels", () => {
     const pending = (1 | PENDING) >>> 0;
     const [row] = painted([Array(12).fill(pending)]);
     expect(row).toBe("rr----rr----");
+  });
+
+  it("hatches guesses thinly, the other way, and leaves no mark of that in the pixel", () => {
+    const pixels = new Uint32Array(24);
+    const guess = (BLUE & ~SURE) >>> 0;
+    fillPixels(pixels, new Uint32Array(24).fill(1), 12, 2, Uint32Array.of(BACK, guess), 1);
+    const [first, second] = [0, 12].map((p) => [...pixels.subarray(p, p + 12)].map((c) => (c === BLUE ? "b" : "-")));
+    expect(first?.join("")).toBe("-bbbbb-bbbbb");
+    expect(second?.join("")).toBe("b-bbbbb-bbbb");
+    expect([...pixels].every((color) => color >>> 24 === 255)).toBe(true);
   });
 
   it("draws the line halfway between block and background", () => {

@@ -14,14 +14,17 @@ const STRINGS = [
   "addmm",
   "layer 3",
   "cell 3",
+  "encoder.weight",
 ];
 /** Blocks 0 and 1 from forward -> addmm, 2 from forward alone, 3 without a stack; 1 has metadata, 3 an odd address. */
 const made = history(8, [512, 1024, 2048, 4096], [0, 1, 2, 3], [4, 6, -1, 5], [4, 6, -1, 5]);
 const data = {
   ...made,
-  header: { ...made.header, strings: STRINGS },
+  header: { ...made.header, strings: STRINGS, categories: ["parameter", "buffer", "gradient", "optimizer_state"] },
   stack: Int32Array.of(0, 0, 1, -1),
   metadata: Int32Array.of(-1, 5, -1, -1),
+  label: Int32Array.of(-1, 7, 7, -1),
+  category: Uint8Array.of(0, 2, 3, 10),
   address_hi: Uint32Array.of(0x7f6d, 0x7f6d, 0x7f6d, 0xfedcba98),
   address_lo: Uint32Array.of(0x3a000000, 0x3a000200, 0x3a000000, 0x76543210),
   use: Uint32Array.of(0, 0, 1, 0),
@@ -57,6 +60,11 @@ describe("search", () => {
     ['"layer 3"', [1]],
     ['"layer 4"', []],
     ["nothing", []],
+    ["encoder.w", [1, 2]],
+    ["category:gradient", [1]],
+    ['"category:optimizer state"', [2]],
+    ["encoder category:optimizer_state", [2]],
+    ["category:grad", []],
   ])("finds by function, file, line and metadata, all words together: %s", (query, ids) => {
     expect(found(query)).toEqual(ids);
   });

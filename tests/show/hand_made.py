@@ -14,13 +14,20 @@ import numpy as np
 
 from memwidget.recording import (
     ACTION,
+    CATEGORIES,
+    SPAN,
     STATES,
+    TRAINS,
     Annotations,
     Events,
     Frames,
+    Labels,
     Recording,
+    Saved,
     SegmentBlocks,
     Segments,
+    Spans,
+    Uses,
 )
 from memwidget.show.wire import payload
 from memwidget.trace.trace import Trace
@@ -262,6 +269,67 @@ def allocator() -> Recording:
 MARKUP = "</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>{{script}}&amp;\"'"
 
 
+def labelled() -> Recording:
+    """One training step: a weight that was there, a batch, a forward, its backward, a step of the optimizer.
+
+    Event i is at i milliseconds; labels and spans lie half a millisecond beside events, so that nothing is on an edge.
+    """
+    kib, base = 1024, BASE
+    events = [
+        ("alloc", base + 16 * kib, 8 * kib, {"stack": LOSS}),  # 0: the batch
+        ("alloc", base + 24 * kib, 4 * kib, {"stack": LOSS}),  # 1: its targets, which no model is called with
+        ("alloc", base + 32 * kib, 32 * kib, {"stack": TRAIN}),  # 2: what the layer gives
+        ("alloc", base + 64 * kib, 16 * kib, {"stack": TRAIN}),  # 3: needed within the forward alone
+        ("free_requested", base + 64 * kib, 16 * kib),
+        ("free_completed", base + 64 * kib, 16 * kib),
+        ("alloc", base + 80 * kib, 8 * kib, {}),  # 6: backward, for a while
+        ("alloc", base + 96 * kib, 16 * kib, {}),  # 7: the weight's gradient
+        ("free_requested", base + 80 * kib, 8 * kib),
+        ("free_completed", base + 80 * kib, 8 * kib),
+        ("free_requested", base + 32 * kib, 32 * kib),
+        ("free_completed", base + 32 * kib, 32 * kib),
+        ("alloc", base + 32 * kib, 16 * kib, {"stack": TRAIN}),  # 12: the optimizer's
+    ]
+    blocks = [(base + at * kib, size * kib, "active_allocated") for at, size in ((0, 16), (16, 8), (24, 4))]
+    blocks += [(base + at * kib, size * kib, "active_allocated") for at, size in ((32, 16), (96, 16))]
+    made = recording(
+        events,
+        [{"address": base, "size": 2 * MIB, "blocks": blocks, "small": 1}],
+        name="labelled",
+        facts={"torch": "2.13.0"},
+    )
+    n = len(made.strings)
+    made.strings += ["encoder.weight", "x", "encoder", "encoder.weight / exp_avg", "Adam"]
+    codes = {name: code for code, name in enumerate(CATEGORIES)}
+
+    def rows(kind: Any, values: list[tuple[int, ...]]) -> Any:
+        return kind(*[np.array(c, d.dtype) for c, d in zip(zip(*values, strict=True), kind.columns(), strict=True)])
+
+    def at(event: float) -> int:
+        return START_US + int(1000 * event)
+
+    made.labels = rows(
+        Labels,
+        [
+            (at(-0.5), 0, base, 16 * kib, codes["parameter"], n, 0),
+            (at(1.5), 0, base + 16 * kib, 8 * kib, codes["input"], n + 1, 2),
+            (at(12.5), 0, base + 32 * kib, 16 * kib, codes["optimizer_state"], n + 3, 3),
+        ],
+    )
+    made.spans = rows(
+        Spans,
+        [
+            (SPAN["module"], n + 2, 0, at(1.6), at(5.4), TRAINS),
+            (SPAN["forward"], n + 2, 0, at(1.6), at(5.4), TRAINS),
+            (SPAN["backward"], -1, 0, at(5.6), at(11.4), 0),
+            (SPAN["optimizer"], n + 4, 0, at(11.6), at(12.4), 0),
+        ],
+    )
+    made.saved = rows(Saved, [(at(2.4), 0, base + 32 * kib, int(made.events[0].stack[2]))])
+    made.uses = rows(Uses, [(at(5.8), 0)])
+    return made
+
+
 def hostile() -> Recording:
     """Names that are markup, turn the line around, end strings or hold half a character; addresses past 2**63."""
     top = 0xFFFF_FFFF_FFFF_0000
@@ -282,7 +350,7 @@ def hostile() -> Recording:
     )
 
 
-GOLDENS = {f.__name__: f for f in (first, without_time, without_history, allocator, hostile)}
+GOLDENS = {f.__name__: f for f in (first, without_time, without_history, allocator, labelled, hostile)}
 
 
 def golden_files(make: Any) -> dict[str, bytes]:

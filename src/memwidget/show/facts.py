@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memwidget.recording import CATEGORIES
 from memwidget.show.wire import pool_label, stream_labels
+from memwidget.trace.categories import REASONS
 
 if TYPE_CHECKING:
     from memwidget.trace.trace import Trace
@@ -41,7 +41,10 @@ def block_facts(trace: Trace, block: int) -> dict[str, Any]:
         "no_stack_reason": trace.no_stack_reason(block) or None,
         "stream": stream_labels(recording.streams)[stream] if stream >= 0 else None,
         "pool": pool_label(recording.pools[pool]) if pool >= 0 else None,
-        "category": CATEGORIES[int(row["category"])],
+        "category": trace.categories[int(row["category"])],
+        "category_by": REASONS[int(row["reason"])] or None,
+        "label": trace.label(block) or None,
+        "forward_stack": [f"{f.filename}:{f.line} in {f.name}" for f in trace.forward_frames(block)],
         "metadata": recording.strings[metadata] if metadata >= 0 else None,
     }
 

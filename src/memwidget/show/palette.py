@@ -57,6 +57,20 @@ PALETTE: dict[str, dict[str, list[str] | str]] = {
 }
 
 N_SITE_COLORS = 24
+N_CATEGORIES = 11
+
+
+def palette_with(categories: tuple[str, ...]) -> dict[str, dict[str, list[str] | str]]:
+    """The palette, with a colour for each category of the user's own: a call site's, by a stable hash of its name."""
+    own = [crc32(name.encode("utf-8", "replace")) % N_SITE_COLORS for name in categories[N_CATEGORIES:]]
+    if not own:
+        return PALETTE
+    return {
+        theme: {**colors, "category": [*colors["category"], *(colors["site"][i] for i in own)]}
+        for theme, colors in PALETTE.items()
+    }
+
+
 #: The colour index of a stack without a user's line: drawn in the palette's "none".
 NO_COLOR = 255
 

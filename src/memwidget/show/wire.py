@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memwidget.answer.oom import explain
-from memwidget.recording import CATEGORIES
-from memwidget.show.palette import NO_COLOR, PALETTE, site_color
+from memwidget.show.palette import NO_COLOR, palette_with, site_color
 from memwidget.trace.trace import NO_STACK
 
 if TYPE_CHECKING:
@@ -137,8 +136,9 @@ def _header(trace: Trace) -> dict[str, Any]:
         "settings": plain_json(trace.recording.settings),
         "facts": plain_json(trace.recording.facts),
         "no_stack": {f"reason_{code}": reason for code, reason in enumerate(NO_STACK)},
-        "categories": list(CATEGORIES),
-        "palette": PALETTE,
+        "categories": [text(name) for name in trace.categories],
+        "has_labels": trace.has_labels,
+        "palette": palette_with(trace.categories),
     }
 
 
@@ -235,6 +235,8 @@ def _block_columns(trace: Trace, strings: _Strings, used: Array) -> list[tuple[s
         ("use", "u4", trace.block_uses),
         ("metadata", "i4", strings.take(metadata)),
         ("no_stack", "u1", trace.no_stack),
+        ("label", "i4", strings.take(trace.block_label)),
+        ("forward_stack", "i4", _renumber(trace.forward_stack, used)),
     ]
 
 
@@ -247,6 +249,7 @@ def _used_stacks(trace: Trace) -> Array:
     blocks = trace.blocks
     mask = np.zeros(trace.recording.n_stacks + 1, bool)  # the last entry takes the -1s
     mask[blocks["stack"]] = True
+    mask[trace.forward_stack] = True
     mask[blocks["free_stack"]] = True
     mask[trace.segments["stack"]] = True
     mask[trace.events.stack[_loose(trace)]] = True

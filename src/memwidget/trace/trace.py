@@ -346,6 +346,9 @@ class Trace:
         if which not in {"alloc", "free"}:
             raise ValueError(f'A block has an "alloc" and a "free" stack, not {which!r}.')
         stack = int(self.blocks["stack" if which == "alloc" else "free_stack"][block])
+        return self._frames(stack)
+
+    def _frames(self, stack: int) -> tuple[Frame, ...]:
         if stack < 0:
             return ()
         r = self.recording
@@ -508,6 +511,10 @@ class Trace:
         """The name of a block: a parameter's, its gradient's, or the module that made it; empty where none is known."""
         row = int(self.block_label[block])
         return self.recording.strings[row] if row >= 0 else ""
+
+    def forward_frames(self, block: int) -> tuple[Frame, ...]:
+        """Deep mode: the stack of the forward that a block made in backward belongs to; empty where not known."""
+        return self._frames(int(self.forward_stack[block]))
 
     def by_category(self, at: At = "peak") -> Ranking:
         """Live bytes by category at a moment, largest first; ``rows`` also say how they were decided."""

@@ -1,0 +1,72 @@
+/** Which way of colouring "auto" is, and what the legend and the panel say of categories, on a payload with labels. */
+
+import { describe, expect, it } from "vitest";
+import { legendOf, lookupTable, modeOf, pixel, SURE } from "../src/colors.js";
+import { categoriesAt } from "../src/panel_moment.js";
+import { Timeline } from "../src/timeline.js";
+import { readGolden } from "./golden.js";
+
+const labelled = readGolden("labelled");
+const plain = readGolden("first");
+const KIB = 1024;
+
+describe("auto", () => {
+  it("is the category where something is known of it, the call site where all that is known is what was there", () => {
+    expect(modeOf(labelled, "auto")).toBe("category");
+    expect(modeOf(plain, "auto")).toBe("site");
+    expect(modeOf(labelled, "size")).toBe("size");
+  });
+});
+
+describe("the legend of categories", () => {
+  const { entries } = legendOf(labelled, "category", "light");
+
+  it("names each that occurs, asks for its blocks, and explains the hatching", () => {
+    expect(entries.map((entry) => entry.label)).toEqual([
+      "parameter",
+      "gradient",
+      "optimizer state",
+      "input",
+      "activation",
+      "temporary",
+      "hatched: a guess",
+    ]);
+    expect(entries[2]?.query).toBe('"category:optimizer state"');
+    expect(entries.at(-1)?.query).toBeUndefined();
+  });
+});
+
+describe("pixels", () => {
+  it("carry the mark of a guess in the colours of categories alone", () => {
+    const guesses = [...labelled.reason.keys()].filter((block) => labelled.reason[block] === 3);
+    expect(guesses.length).toBeGreaterThan(0);
+    for (const mode of ["category", "site"] as const) {
+      const table = lookupTable(labelled, mode, "light", "#ffffff");
+      const marked = [...labelled.reason.keys()].filter((block) => ((table[block + 1] as number) & SURE) === 0);
+      expect(marked).toEqual(mode === "category" ? guesses : []);
+    }
+    expect(pixel("#ffffff") & SURE).not.toBe(0);
+  });
+});
+
+describe("the panel", () => {
+  it("sums up at a moment and at the peak", () => {
+    const timeline = new Timeline(labelled);
+    const named = (moment: number) =>
+      Object.fromEntries(
+        categoriesAt(labelled, timeline, moment).map(({ code, at, peak }) => [
+          labelled.header.categories[code],
+          [at / KIB, peak / KIB],
+        ]),
+      );
+    // tests/show/hand_made.py: the peak is in backward, after the gradient of 16 KiB came.
+    expect(labelled.header.peak_event).toBe(8);
+    expect(named(0)).toEqual({
+      parameter: [16, 16],
+      input: [0, 12],
+      activation: [0, 32],
+      temporary: [0, 8],
+      gradient: [0, 16],
+    });
+  });
+});
