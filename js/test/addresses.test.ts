@@ -7,27 +7,15 @@ import { Addresses, ALLOCATED, byAddress, FREE, PENDING_FREE } from "../src/addr
 import { EventTable } from "../src/events.js";
 import { fragmentation, requestAt } from "../src/fragmentation.js";
 import { Timeline } from "../src/timeline.js";
-import { type Data, decode, type Header, hex, SEGMENT_KINDS } from "../src/wire.js";
+import { type Data, hex, SEGMENT_KINDS } from "../src/wire.js";
+import { golden, readGolden } from "./golden.js";
 
-const golden = new URL("../../tests/golden/", import.meta.url);
 const STATES = ["allocated", "pending free", "free"];
-
-function read(name: string): Data {
-  const header = JSON.parse(readFileSync(new URL(`${name}/header.json`, golden), "utf8")) as Header;
-  const bin = readFileSync(new URL(`${name}/columns.bin`, golden));
-  let offset = 0;
-  const buffers = header.columns.map(({ dtype, length }) => {
-    const bytes = new Uint8Array(bin.buffer, bin.byteOffset + offset, length * { f8: 8, i4: 4, u4: 4, u1: 1 }[dtype]);
-    offset += Math.ceil(bytes.length / 8) * 8;
-    return bytes;
-  });
-  return decode(header, buffers);
-}
 
 const names = readdirSync(golden, { withFileTypes: true }).filter((entry) => entry.isDirectory());
 
 describe.each(names.map((entry) => entry.name))("golden %s", (name) => {
-  const data = read(name);
+  const data = readGolden(name);
   const timeline = new Timeline(data);
   const addresses = new Addresses(data, timeline);
   const events = new EventTable(data, addresses);
@@ -64,7 +52,7 @@ describe.each(names.map((entry) => entry.name))("golden %s", (name) => {
 });
 
 describe("names and events", () => {
-  const data = read("allocator");
+  const data = readGolden("allocator");
   const addresses = new Addresses(data, new Timeline(data));
   const events = new EventTable(data, addresses);
 
