@@ -29,7 +29,7 @@ from memwidget.recording import (
     Spans,
     Uses,
 )
-from memwidget.show.wire import payload
+from memwidget.show.wire import payload, text
 from memwidget.trace.trace import Trace
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -356,18 +356,23 @@ GOLDENS = {f.__name__: f for f in (first, without_time, without_history, allocat
 def golden_files(make: Any) -> dict[str, bytes]:
     """What a golden's folder holds.
 
-    The header as JSON; the columns one after the other, each padded to 8 bytes; and the allocator at every moment,
-    which the front end works out from the columns and must find the same.
+    The header as JSON; the columns one after the other, each padded to 8 bytes; for every moment the allocator's map
+    and the live bytes by call site, which the front end works out from the columns and must find the same.
     """
     trace = Trace(make())
     header, buffers = payload(trace)
     columns = b"".join(bytes(b) + bytes(-b.nbytes % 8) for b in buffers)
     written = json.dumps(header, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
     maps = [json.dumps(address_map(trace, m)) for m in range(trace.n_events + 1)]
+    sites = [
+        json.dumps([[text(row.label), row.bytes, row.count] for row in trace.by_site(m).rows])
+        for m in range(trace.n_events + 1)
+    ]
     return {
         "header.json": written.encode(),
         "columns.bin": columns,
         "addresses.json": ("[\n" + ",\n".join(maps) + "\n]\n").encode(),
+        "sites.json": ("[\n" + ",\n".join(sites) + "\n]\n").encode(),
     }
 
 
