@@ -27,7 +27,7 @@ PARAMETER, BUFFER, GRADIENT, STATE, INPUT = (
 #: The category of a row that gives a name and no more.
 NAME_ONLY = CATEGORIES.index("unknown")
 
-GIVEN, NAMESPACE, MODULE, OPTIMIZER = range(len(SAMPLED))
+GIVEN, NAMESPACE, MODULE, OPTIMIZER = (SAMPLED.index(how) for how in ("given", "namespace", "module", "optimizer"))
 
 #: Items looked at in one list or dict: a list of a million tensors must not take a second.
 MAX_ITEMS = 10_000
