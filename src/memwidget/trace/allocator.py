@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -28,6 +28,12 @@ MIN_BLOCK = 512
 SMALL = 1 << 20
 #: roundup_power2_divisions has one entry for each power of two from 1 MiB to 32 GiB.
 _ROUNDUP_INTERVALS = 16
+
+
+class BlockColumns(Protocol):
+    """Block lifetimes by column name: a structured array, or columns side by side."""
+
+    def __getitem__(self, name: str, /) -> NDArray[Any]: ...
 
 
 def rounded_sizes(requested: I64, settings: Mapping[str, Any]) -> I64:
@@ -109,7 +115,7 @@ class SegmentMap:
 
 
 def block_sizes(
-    blocks: NDArray[Any], known: I64, segments: NDArray[Any], settings: Mapping[str, Any]
+    blocks: BlockColumns, known: I64, segments: NDArray[Any], settings: Mapping[str, Any]
 ) -> tuple[I64, NDArray[np.bool_]]:
     """Bytes each block really took.
 
@@ -119,7 +125,7 @@ def block_sizes(
 
     Parameters
     ----------
-    blocks : structured ndarray with address, requested, alloc_event, free_event
+    blocks : columns by name, address, requested, alloc_event, free_event
         One row a block lifetime; -1 for no event.
     known : ndarray of int64
         The size where the final segments tell it, else -1.
@@ -137,7 +143,7 @@ def block_sizes(
     large = np.flatnonzero(sizes > SMALL)
     # With expandable segments on, `should_split` splits off remainders of 512 bytes in every segment.
     if len(large) and not settings.get("expandable_segments", False):
-        replay = _LargeReplay(blocks[large], sizes[large], known[large], settings)
+        replay = _LargeReplay(blocks, large, sizes, known, settings)
         replay.run(SegmentMap(segments))
         sizes[large], guessed[large] = replay.sizes, replay.guessed
     seen = known >= 0
@@ -153,13 +159,15 @@ class _LargeReplay:
     ints: one bisect a step, about 2 microseconds; numpy has nothing to offer where each step depends on the last.
     """
 
-    def __init__(self, blocks: NDArray[Any], rounded: I64, known: I64, settings: Mapping[str, Any]) -> None:
-        self._start: list[int] = blocks["address"].tolist()
-        self._born: list[int] = blocks["alloc_event"].tolist()
-        self._died: list[int] = blocks["free_event"].tolist()
-        self._known: list[int] = known.tolist()
-        self._rounded: list[int] = rounded.tolist()
-        self.sizes: list[int] = rounded.tolist()
+    def __init__(
+        self, blocks: BlockColumns, large: NDArray[np.intp], rounded: I64, known: I64, settings: Mapping[str, Any]
+    ) -> None:
+        self._start: list[int] = blocks["address"][large].tolist()
+        self._born: list[int] = blocks["alloc_event"][large].tolist()
+        self._died: list[int] = blocks["free_event"][large].tolist()
+        self._known: list[int] = known[large].tolist()
+        self._rounded: list[int] = rounded[large].tolist()
+        self.sizes: list[int] = rounded[large].tolist()
         self.guessed = [False] * len(self.sizes)
         limit = settings.get("max_split_size", -1)
         self._limit = limit if isinstance(limit, int) and 0 < limit < 1 << 62 else 1 << 62
