@@ -25,7 +25,7 @@ ROOMS = {
     "show": {*LEAVES, "read", "trace", "answer"},
 }
 #: These put the rooms together and may import every one.
-ENTRANCES = {"__init__", "__main__", "session", "magic", "cli"}
+ENTRANCES = {"__init__", "__main__", "session", "guard", "magic", "cli", "pytest_plugin"}
 #: The only imports to the right: one line inside a function, so that a Trace can show and save itself.
 DEFERRED = {
     ("trace/trace.py", "save"): "read",
@@ -42,6 +42,7 @@ DOORS = {
     "ipywidgets": ("show/view.py",),
     "bokeh": ("show/figures.py",),
     "pandas": ("trace/",),
+    "pytest": ("pytest_plugin.py",),
     "zstandard": ("read/",),
 }
 

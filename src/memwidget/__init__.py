@@ -12,19 +12,42 @@ from typing import TYPE_CHECKING, Any
 from memwidget.recording import SnapshotError
 
 if TYPE_CHECKING:
+    from memwidget.answer.compare import compare as compare
+    from memwidget.guard import MemoryLimitExceeded as MemoryLimitExceeded
+    from memwidget.guard import limit as limit
+    from memwidget.guard import monitor as monitor
     from memwidget.session import load as load
     from memwidget.session import memtrace as memtrace
     from memwidget.session import start as start
     from memwidget.session import stop as stop
     from memwidget.show.view import MemView as MemView
+    from memwidget.trace.rules import Rule as Rule
     from memwidget.trace.trace import Trace as Trace
 
 __version__ = "0.1.0"
-__all__ = ["MemView", "SnapshotError", "Trace", "load", "memtrace", "start", "stop"]
+__all__ = [
+    "MemView",
+    "MemoryLimitExceeded",
+    "Rule",
+    "SnapshotError",
+    "Trace",
+    "compare",
+    "limit",
+    "load",
+    "memtrace",
+    "monitor",
+    "start",
+    "stop",
+]
 
 _HOMES = {
     "MemView": "memwidget.show.view",
+    "Rule": "memwidget.trace.rules",
     "Trace": "memwidget.trace.trace",
+    "MemoryLimitExceeded": "memwidget.answer.limits",
+    "compare": "memwidget.answer.compare",
+    "limit": "memwidget.guard",
+    "monitor": "memwidget.guard",
     "load": "memwidget.session",
     "memtrace": "memwidget.session",
     "start": "memwidget.session",

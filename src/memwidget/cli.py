@@ -1,4 +1,4 @@
-"""The console script: ``memwidget demo | html FILE -o OUT | summary FILE``.
+"""The console script: ``memwidget demo | html FILE -o OUT | summary FILE | compare A B``.
 
 Owns the command line and its exit statuses: 0, and 2 with one line on stderr for a bad file or argument.
 """
@@ -68,6 +68,12 @@ def _parser() -> argparse.ArgumentParser:
     _source(summary)
     summary.set_defaults(run=_summary)
 
+    compare = commands.add_parser("compare", help="print what differs between two recordings")
+    compare.add_argument("before", metavar="A", help=".pickle (also .gz .xz .zst) or .memtrace")
+    compare.add_argument("after", metavar="B", help="the same, of the other run")
+    compare.add_argument("--rows", type=int, default=8, metavar="N", help="rows of each table (default: 8)")
+    compare.set_defaults(run=_compare)
+
     demo = commands.add_parser("demo", help="look at a sample: a training step of a small transformer")
     demo.add_argument(
         "-o", "--output", type=Path, metavar="OUT", help="the page to write; a temporary file if left out"
@@ -109,7 +115,16 @@ def _html(options: argparse.Namespace) -> int:
 def _summary(options: argparse.Namespace) -> int:
     from memwidget.show.text import summary
 
-    text = summary(_load(options))
+    return _print(summary(_load(options)))
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from memwidget.answer.compare import compare
+
+    return _print(compare(options.before, options.after).summary(max(options.rows, 1)))
+
+
+def _print(text: str) -> int:
     # A terminal that cannot write "…" shows a question mark instead of a traceback.
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding))
