@@ -100,10 +100,14 @@ export class Views {
     app.root.dataset.view = view;
     app.toolbar.tab(view);
     const { loaded } = app;
+    const focused = (app.root.getRootNode() as Document | ShadowRoot).activeElement;
     // Until the data is there, the outline and the messages stand where the chart will be.
     app.scene.stage.hidden = loaded !== null && !this.isChart;
     this.allocator.element.hidden = !loaded || view !== "allocator";
     this.about.hidden = !loaded || view !== "about";
+    if (focused !== app.root && app.root.contains(focused) && focused?.closest("[hidden]")) {
+      app.root.focus({ preventScroll: true });
+    }
     app.root.querySelector(".mw-body")?.setAttribute("aria-label", view);
     app.tooltip.hide();
     (view === "allocator" ? this.allocator.stage : app.scene.stage).append(app.tooltip.element);
