@@ -70,6 +70,7 @@ def _recording_options(parser: _Parser) -> None:
     parser.add_argument(
         "--backend", choices=BACKENDS, default="auto", help="allocator to record (default: a GPU's, else the CPU's)"
     )
+    parser.add_argument("--deep", action="store_true", help="show the forward line of what backward makes (slower)")
     _showing_options(parser)
 
 
@@ -124,7 +125,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     """What `session.memtrace` takes of the options."""
     return {
         name: getattr(arguments, name)
-        for name in ("stacks", "context", "max_entries", "device", "backend", "save", "static")
+        for name in ("stacks", "context", "max_entries", "device", "backend", "deep", "save", "static")
     }
 
 

@@ -19,11 +19,12 @@ from memwidget.record import Options, Recorder, RecorderError, choose
 from memwidget.record.garbage import GarbageWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import TracebackType
 
     from memwidget.record.watch import Watch
     from memwidget.recording import Recording
+    from memwidget.trace.rules import Rule
     from memwidget.trace.trace import Trace
 
 _SUFFIXES = (".memtrace", ".pickle")
@@ -363,7 +364,12 @@ def started() -> memtrace:
     return recorder
 
 
-def load(source: Any, device: int | None = None, capacity: int | None = None) -> Trace:
+def load(
+    source: Any,
+    device: int | None = None,
+    capacity: int | None = None,
+    rules: Iterable[Rule | Mapping[str, str]] = (),
+) -> Trace:
     """Read a recording from a file or an object.
 
     Parameters
@@ -375,6 +381,8 @@ def load(source: Any, device: int | None = None, capacity: int | None = None) ->
         The device to look at; by default the one with most bytes.
     capacity : int, optional
         Bytes that the device has, which torch's files do not say.
+    rules : list of Rule, optional
+        Your own names for blocks, in place of their categories; see `Trace.with_rules`.
 
     Raises
     ------
@@ -389,7 +397,7 @@ def load(source: Any, device: int | None = None, capacity: int | None = None) ->
         recording = load_recording(source, progress=progress)
     finally:
         progress.close()
-    return Trace(recording, device, capacity)
+    return Trace(recording, device, capacity, rules)
 
 
 class Progress:

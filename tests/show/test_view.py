@@ -82,6 +82,9 @@ def test_what_the_page_sets_is_read_in_python():
     assert json.loads(json.dumps(facts)) == facts
     assert facts == {
         "block": 1,
+        "label": None,
+        "category_by": None,
+        "forward_stack": [],
         "name": "b7f0000800000_0",
         "address": "0x7f0000800000",
         "size": 6 * MIB,

@@ -153,8 +153,9 @@ class Trace:
         self.block_label: I32 = answer.name
         #: Deep mode: the stack of the forward that each block made in backward belongs to; -1 for none.
         self.forward_stack: I32 = answer.forward_stack
-        if rules:
-            self._apply(rule_list(rules))
+        self._rules = rule_list(rules)
+        if self._rules:
+            self._apply(self._rules)
 
     # -- facts -------------------------------------------------------------------------------------------------------
 
@@ -203,7 +204,7 @@ class Trace:
 
     def for_device(self, device: int) -> Trace:
         """Another device of the same recording, without a second reading."""
-        return Trace(self.recording, device)
+        return Trace(self.recording, device, rules=self._rules)
 
     def __repr__(self) -> str:
         return (
