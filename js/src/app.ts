@@ -270,6 +270,7 @@ export class App {
     this.loaded = null;
     this.result = null;
     this.marked = null;
+    this.views.changed();
     this.describeOverview();
     this.state("loading");
     const slow = setTimeout(() => this.say("Loading the blocks"), LOADING_AFTER);

@@ -17,7 +17,7 @@ const MOST = 8_000_000;
 const SIGNS: Record<EventFacts["action"], string> = {
   alloc: "+",
   free_requested: "−",
-  free_completed: "−",
+  free_completed: "×",
   segment_alloc: "⊞",
   segment_free: "⊟",
   segment_map: "⊞",
@@ -99,7 +99,7 @@ export class EventList {
     });
     this.list.addEventListener("scroll", () => this.#scrolled(), { signal, passive: true });
     this.list.addEventListener("wheel", (event) => this.#wheel(event), { signal, passive: false });
-    this.list.addEventListener("pointerdown", (event) => {
+    this.list.addEventListener("click", (event) => {
       const at = this.#rowAt(event);
       if (at >= 0) {
         this.#actions.choose(this.#event(at));

@@ -78,6 +78,8 @@ export class Frames {
 
   /** The end of a frame of a view that is no chart. */
   finish(loaded: Loaded): void {
+    // Nobody sees the glide; the chart will stand where it ends.
+    loaded.viewport.step(Number.POSITIVE_INFINITY);
     this.showPanel(loaded);
     this.counted(loaded);
   }
