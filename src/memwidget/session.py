@@ -366,7 +366,7 @@ def started() -> memtrace:
 
 def load(
     source: Any,
-    device: int | None = None,
+    device: int | str | None = None,
     capacity: int | None = None,
     rules: Iterable[Rule | Mapping[str, str]] = (),
 ) -> Trace:
@@ -375,10 +375,11 @@ def load(
     Parameters
     ----------
     source : path, bytes, file object or snapshot
-        torch's ``.pickle`` (also .gz .xz .zst), a ``.memtrace`` archive, or what
-        ``torch.cuda.memory._snapshot()`` gave.
-    device : int, optional
-        The device to look at; by default the one with most bytes.
+        torch's ``.pickle`` (also .gz .xz .zst), a ``.memtrace`` archive, what ``torch.cuda.memory._snapshot()`` gave,
+        torch.profiler's files (a Chrome trace, a memory timeline as ``.json`` or ``.raw.json``), or a finished
+        ``torch.profiler.profile``.
+    device : int or str, optional
+        The device to look at; by default the one with most bytes. A profile may hold several kinds: "cpu", "cuda:1".
     capacity : int, optional
         Bytes that the device has, which torch's files do not say.
     rules : list of Rule, optional
@@ -392,11 +393,19 @@ def load(
     from memwidget.read import load_recording
     from memwidget.trace.trace import Trace
 
+    device_type = ""
+    if isinstance(device, str):
+        device_type, _, ordinal = device.partition(":")
+        if device_type not in {"cpu", "cuda", "xpu"} or not (ordinal or "0").isdecimal():
+            raise ValueError(f'device={device!r} should be a number, or "cpu", "cuda", "cuda:1", "xpu".')
+        device = int(ordinal) if ordinal else None
     progress = Progress(sys.stderr)
     try:
-        recording = load_recording(source, progress=progress)
+        recording = load_recording(source, progress=progress, device_type=device_type)
     finally:
         progress.close()
+    if device_type and recording.device_type != device_type:
+        raise ValueError(f"This recording is of {recording.device_type}, and holds nothing of {device_type}.")
     return Trace(recording, device, capacity, rules)
 
 

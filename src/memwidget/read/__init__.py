@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from memwidget.read import archive, unpickle
+from memwidget.read import archive, profiler, unpickle
 from memwidget.read.bulk import Bulk
 from memwidget.read.records import Records
 from memwidget.read.snapshot import no_collector, recording_from_snapshot
@@ -29,21 +29,26 @@ FAST_FROM = 1 << 16
 BYTES_PER_ROW = 8
 #: PROTO; without it (protocols 0 and 1): MARK, EMPTY_LIST, EMPTY_DICT.
 _PICKLE_STARTS = {b"\x80", b"(", b"]", b"}"}
-_SUFFIXES = {".gz", ".xz", ".zst", ".pickle", ".pkl", ".memtrace"}
+_SUFFIXES = {".gz", ".xz", ".zst", ".pickle", ".pkl", ".memtrace", ".json", ".raw"}
 
 
-def load_recording(source: Any, *, name: str | None = None, progress: Progress | None = None) -> Recording:
+def load_recording(
+    source: Any, *, name: str | None = None, progress: Progress | None = None, device_type: str = ""
+) -> Recording:
     """Read a memory recording.
 
     Parameters
     ----------
-    source : path, bytes, binary file object, dict or list
+    source : path, bytes, binary file object, dict, list or torch.profiler.profile
         A file from ``torch.cuda.memory._dump_snapshot()`` (plain or compressed with gzip, xz or zstd), a ``.memtrace``
-        archive, what such a file holds, or the snapshot itself.
+        archive, a Chrome trace or memory timeline from torch.profiler, what such a file holds, the snapshot itself, or
+        a finished profile.
     name : str, optional
         What to call it; otherwise the file's stem.
     progress : callable, optional
         Called as ``progress(fraction, text)`` while more than 50 MB are read.
+    device_type : str, optional
+        "cpu", "cuda" or "xpu": what to read of a profile that has several; by default a GPU before the CPU.
 
     Raises
     ------
@@ -54,8 +59,10 @@ def load_recording(source: Any, *, name: str | None = None, progress: Progress |
     """
     if isinstance(source, (dict, list, tuple)):
         return recording_from_snapshot(source, name=name or "")
+    if profiler.is_profile(source):
+        return profiler.recording_from_profile(source, name=name or "", device_type=device_type)
     raw, found = _raw(source)
-    return _from_bytes(raw, found if name is None else name, progress)
+    return _from_bytes(raw, found if name is None else name, progress, device_type)
 
 
 def _raw(source: Any) -> tuple[bytes, str]:
@@ -72,7 +79,7 @@ def _raw(source: Any) -> tuple[bytes, str]:
     if read is None:
         raise SnapshotError(
             f"Cannot read a recording from {type(source).__name__}; "
-            "give a path, bytes, a binary file or the snapshot dict."
+            "give a path, bytes, a binary file, the snapshot dict or a finished profile."
         )
     content = read()
     if not isinstance(content, (bytes, bytearray, memoryview)):
@@ -87,8 +94,8 @@ def _stem(path: Path) -> str:
     return path.name
 
 
-def _from_bytes(raw: bytes, name: str, progress: Progress | None) -> Recording:
-    data = unpacked(raw)
+def _from_bytes(raw: bytes, name: str, progress: Progress | None, device_type: str) -> Recording:
+    data, packed = unpacked(raw), len(raw)
     del raw
     if archive.is_archive(data):
         recording = archive.load(data)
@@ -97,6 +104,8 @@ def _from_bytes(raw: bytes, name: str, progress: Progress | None) -> Recording:
     _recognise(data)
     if len(data) < PROGRESS_FROM:
         progress = None
+    if profiler.is_json(data):
+        return profiler.recording_from_json(data, packed=packed, name=name, device_type=device_type, progress=progress)
     with no_collector():
         return _from_pickle(data, name, progress)
 
@@ -112,13 +121,11 @@ def _recognise(data: bytes) -> None:
             "This is a zip file, as torch.save() writes checkpoints, and no memory snapshot: "
             "use a file from torch.cuda.memory._dump_snapshot()."
         )
-    elif start[:1] == b"{" or start[:2] in {b'["', b"[{", b"[["}:
-        what = "This is JSON; torch writes memory snapshots as pickle: use torch.cuda.memory._dump_snapshot()."
     elif start[:1] == b"<":
         what = "This is an HTML or XML page; download the file itself."
     elif start[:7] == b"version":
         what = "This is a git-lfs pointer; fetch the file itself with `git lfs pull`."
-    elif data[:1] not in _PICKLE_STARTS:
+    elif data[:1] not in _PICKLE_STARTS and not profiler.is_json(data):
         what = "This is no pickle, so no memory snapshot: use a file from torch.cuda.memory._dump_snapshot()."
     if what:
         raise SnapshotError(what)

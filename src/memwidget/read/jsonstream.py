@@ -117,7 +117,7 @@ class Stream:
                 return
             damaged()
 
-    def keys(self) -> Iterator[str]:
+    def members(self) -> Iterator[str]:
         """Walk over the object that comes next: each key, whose value the caller then reads or skips."""
         if not self.take("{"):
             damaged()

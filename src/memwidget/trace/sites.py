@@ -29,6 +29,13 @@ _LIBRARY = re.compile(
     r"|^<frozen|^<eval_with_key>|^<__array_function__|^<string>$)",
     re.IGNORECASE,
 )
+# torch.profiler takes what is on sys.path off its file names: ``torch/nn/modules/linear.py``, ``contextlib.py``.
+_STRIPPED = re.compile(
+    r"^((torch|torchvision|torchaudio|functorch|numpy|transformers|accelerate|lightning|pytorch_lightning|deepspeed"
+    r"|IPython|ipykernel|asyncio|concurrent|importlib|multiprocessing|unittest|_pytest|pluggy)/"
+    r"|(_?abc|contextlib|copy|dataclasses|enum|functools|inspect|os|pathlib|random|re|runpy|tempfile|threading|typing"
+    r"|warnings|weakref|_weakrefset)\.py$)"
+)
 # What runs a notebook cell: everything outward of these frames is the notebook's own machinery.
 _NOTEBOOK = re.compile(r"/(IPython/core|ipykernel|traitlets|tornado|marimo|google/colab)/|/(ipykernel_launcher)\.py$")
 _CELL_FILE = re.compile(r"/ipykernel_\d+/[^/]+\.py$|^<ipython-input-(\d+)-[0-9a-f]*>$|^(<|/)?marimo[^/]*cell")
@@ -75,9 +82,9 @@ def _file_kind(filename: str) -> int:
         return USER
     if not path.endswith((".py", ".pyx", ".pyw", ".ipynb")) and not path.startswith("<"):
         return CPP
-    if _NOTEBOOK.search(path) or _OWN.search(path):
+    if _NOTEBOOK.search("/" + path) or _OWN.search("/" + path):
         return PLUMBING
-    return LIBRARY if _LIBRARY.search(path) else USER
+    return LIBRARY if _LIBRARY.search(path) or _STRIPPED.search(path) else USER
 
 
 def stack_sites(recording: Recording, kinds: U8) -> I32:
@@ -91,7 +98,7 @@ def stack_sites(recording: Recording, kinds: U8) -> I32:
     ndarray of int32, shape (n_stacks,), rows of ``recording.frames``
     """
     in_torch = np.array(
-        ["/torch/" in normal_path(recording.strings[f]) for f in recording.frames.filename.tolist()], bool
+        ["/torch/" in "/" + normal_path(recording.strings[f]) for f in recording.frames.filename.tolist()], bool
     )
     # Ranks: 0 the user's, 1 a library's, 2 torch's, 3 not Python. The first frame of the lowest rank names the stack.
     rank = np.where(kinds == USER, 0, np.where(kinds == LIBRARY, np.where(in_torch, 2, 1), 3))
