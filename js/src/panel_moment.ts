@@ -45,11 +45,12 @@ interface SiteRow {
 }
 
 /** A table, so that a screen reader can walk it; each site is a button that searches for it. */
-function siteTable(
+export function siteTable(
   rows: readonly SiteRow[],
   whole: number,
   caption: string,
   pick: (label: string) => void,
+  thing = "block",
 ): HTMLElement {
   const body = h("tbody", {});
   const most = Math.max(1, ...rows.map((row) => row.bytes));
@@ -66,7 +67,7 @@ function siteTable(
     if (known) {
       site.addEventListener("click", () => pick(row.label));
     }
-    const title = `${bytesExact(row.bytes)} in ${count(row.count)} block${row.count === 1 ? "" : "s"}, ${share(row.bytes, whole)}`;
+    const title = `${bytesExact(row.bytes)} in ${count(row.count)} ${thing}${row.count === 1 ? "" : "s"}, ${share(row.bytes, whole)}`;
     body.append(h("tr", {}, h("td", {}, site), h("td", { class: "mw-number", title }, bytes(row.bytes))));
   }
   return h(
@@ -78,7 +79,7 @@ function siteTable(
   );
 }
 
-function section(title: string, ...children: (Node | string)[]): HTMLElement {
+export function section(title: string, ...children: (Node | string)[]): HTMLElement {
   return h("section", {}, h("div", { class: "mw-section-head" }, h("h4", {}, title)), ...children);
 }
 

@@ -4,7 +4,7 @@
 import { Addresses, type AddressMap, FREE } from "./addresses.js";
 import type { App, Loaded } from "./app.js";
 import { SegmentChart, segmentMode } from "./chart_segments.js";
-import { blockColor, type Legend, legendOf, type Mode } from "./colors.js";
+import { blockColor, dimmed, type Legend, legendOf, type Mode } from "./colors.js";
 import type { Picture } from "./columns.js";
 import { h, setText } from "./dom.js";
 import { ACTION_WORDS, EventTable } from "./events.js";
@@ -15,6 +15,7 @@ import type { Layout } from "./layout.js";
 import { VIEWS, type ViewName } from "./model.js";
 import { detailPanel } from "./panel_detail.js";
 import { momentPanel } from "./panel_moment.js";
+import { reservedPanel, segmentMask } from "./panel_reserved.js";
 import { eventPanel, segmentPanel, stackLabel } from "./panel_segment.js";
 import { segmentColor, segmentLegend, segmentTable } from "./segment_colors.js";
 import { CHROME, type Theme } from "./theme.js";
@@ -355,7 +356,10 @@ export class Views {
   // ---- the chart, of blocks or of segments ----
 
   table(loaded: Loaded, theme: Theme): Uint32Array {
-    return segmentTable(loaded.data, this.#mode, theme, CHROME[theme].background);
+    const { data } = loaded;
+    const table = segmentTable(data, this.#mode, theme, CHROME[theme].background);
+    const mask = segmentMask(data, this.#need(loaded).addresses, this.app.model.get("query"));
+    return mask ? dimmed(table, mask) : table;
   }
 
   get #mode(): Mode {
@@ -414,6 +418,18 @@ export class Views {
   showPanel(loaded: Loaded): boolean {
     const { app } = this;
     const target = this.#preview ?? (app.selection >= 0 ? null : this.focus);
+    if (!target && this.isSegments && app.selection < 0) {
+      const { data } = loaded;
+      const context = {
+        data,
+        addresses: this.#need(loaded).addresses,
+        // Lines have one colour in every view; other ways of colouring say nothing of a line.
+        colorOf: (row: number): string => segmentColor(data, "site", app.theme, row),
+        pickSite: app.context(loaded).pickSite,
+      };
+      app.side.show(`At moment ${count(app.moment)}`, reservedPanel(context, app.moment));
+      return true;
+    }
     if (!target || (this.view === "timeline" && !this.focus)) {
       return false;
     }
