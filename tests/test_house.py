@@ -31,6 +31,8 @@ DEFERRED = {
     ("trace/trace.py", "save"): "read",
     ("trace/trace.py", "findings"): "answer",
     ("trace/trace.py", "to_html"): "show",
+    ("trace/trace.py", "to_timeline_json"): "show",
+    ("trace/trace.py", "plot"): "show",
     ("trace/trace.py", "_repr_mimebundle_"): "show",
 }
 #: Third-party package -> the only places that may import it; numpy may come in anywhere.

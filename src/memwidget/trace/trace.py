@@ -19,7 +19,7 @@ from memwidget.trace.categories import RULE, categorize
 from memwidget.trace.fragmentation import Fragmentation, Growth, Request, fragmentation, growth_despite_room
 from memwidget.trace.oom import OutOfMemory
 from memwidget.trace.phases import found_steps, phase_ranges, phases
-from memwidget.trace.rankings import category_rows, range_rows
+from memwidget.trace.rankings import category_rows, operator_rows, range_rows
 from memwidget.trace.reduce import BEFORE, FORWARD_STACK, GHOST, Reduced, curves, reduce_device
 from memwidget.trace.rules import Rule, first_fits, rule_list
 from memwidget.trace.segments import AllocatorState, address_map, allocator_state
@@ -521,6 +521,13 @@ class Trace:
         """Live bytes by category at a moment, largest first; ``rows`` also say how they were decided."""
         return Ranking(category_rows(self.blocks, self.live_at(at), self.categories))
 
+    def by_operator(self) -> Ranking:
+        """Bytes that each operator added, largest first; ``rows`` have calls, allocations and its own share.
+
+        Known from torch.profiler's Chrome traces and finished profiles only; otherwise empty.
+        """
+        return Ranking(operator_rows(self.recording, self.device))
+
     def by_phase(self) -> Ranking:
         """Highest allocated bytes of each phase; ``rows`` have the end and the growth too."""
         return self._by_band("phase")
@@ -612,11 +619,23 @@ class Trace:
 
         return to_html(self, path, **options)
 
+    def to_timeline_json(self, path: str | os.PathLike[str]) -> Path:
+        """Write torch.profiler's memory timeline (``.json`` or ``.json.gz``), as ``export_memory_timeline`` does."""
+        from memwidget.show.timeline_json import to_timeline_json
+
+        return to_timeline_json(self, path)
+
     def findings(self) -> list[Finding]:
         """Say what is wrong, or worth knowing, with lines, bytes and a next step; empty where nothing is unusual."""
         from memwidget.answer.findings import findings
 
         return findings(self)
+
+    def plot(self, **options: Any) -> Any:
+        """Draw memory by category over time, as a bokeh figure that shows itself in a notebook."""
+        from memwidget.show.figures import plot
+
+        return plot(self, **options)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         from memwidget.show.view import MemView
