@@ -378,6 +378,7 @@ class Magics:
             out=shell.user_ns.get("Out", {}),
             number=_cell_number(shell),
             value=value,
+            shown=not (hasattr(shell, "displayhook") and shell.displayhook.quiet()),
             tracebacks=tracebacks,
         )
         try:

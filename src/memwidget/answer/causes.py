@@ -17,6 +17,8 @@ from memwidget.answer.finding import amount, fact_rows, many, name_of
 from memwidget.units import plain
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from memwidget.answer.steps import Steps
     from memwidget.recording import I64
     from memwidget.trace.trace import Trace
@@ -163,7 +165,7 @@ def holders(trace: Trace, blocks: I64) -> list[tuple[dict[str, Any], int]]:
     seen: set[tuple[str, int]] = set()
     for row in rows:
         address, holder = row.get("address"), row.get("holder")
-        if not isinstance(address, int) or not isinstance(holder, str):
+        if not isinstance(address, int) or not 0 <= address < 1 << 64 or not isinstance(holder, str):
             continue
         at = int(np.searchsorted(np.array(starts, np.uint64), np.uint64(address), side="right")) - 1
         if at < 0 or address >= starts[at] + sizes[at] or (holder, at) in seen:
@@ -172,6 +174,15 @@ def holders(trace: Trace, blocks: I64) -> list[tuple[dict[str, Any], int]]:
         before = found.get(holder, (row, 0))
         found[holder] = (before[0], before[1] + sizes[at])
     return sorted(found.values(), key=lambda pair: -pair[1])
+
+
+def passing(trace: Trace, blocks: I64) -> NDArray[np.bool_]:
+    """Blocks that only the cell's undisplayed value holds, which goes as the cell ends."""
+    rows = fact_rows(trace, "holders")
+    stays = {row.get("address") for row in rows if row.get("kind") != "passing"}
+    goes = [row["address"] for row in rows if row.get("kind") == "passing" and row.get("address") not in stays]
+    known = [address for address in goes if isinstance(address, int) and 0 <= address < 1 << 64]
+    return np.isin(trace.blocks["address"][blocks], np.array(known, np.uint64))
 
 
 def holder_words(row: dict[str, Any], size: int) -> tuple[str, str]:

@@ -254,7 +254,7 @@ def held(trace: Trace, steps: Steps, taken: I64) -> list[Finding]:
     lives = np.flatnonzero((blocks["alloc_event"] >= 0) & (blocks["free_requested_event"] == -1))
     lives = np.setdiff1d(lives, taken)
     lives = lives[~np.isin(blocks["category"][lives], _STATE)]
-    lives = lives[~_is_model(trace, lives)]
+    lives = lives[~_is_model(trace, lives) & ~causes.passing(trace, lives)]
     if steps.n and steps.how != "repetition" and "cells" not in trace.recording.facts:
         # What a script set up before its first step is its state.
         lives = lives[blocks["alloc_event"][lives] >= steps.bounds[1]]

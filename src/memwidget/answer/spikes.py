@@ -52,7 +52,7 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
     live = trace.live_at(m)
     born, asked = blocks["alloc_event"][live].astype(np.int64), blocks["free_requested_event"][live].astype(np.int64)
     length = float(np.median(np.diff(steps.bounds))) if steps.n >= 2 else float(trace.n_events)
-    brief = (born >= 0) & (asked >= 0) & (asked - born <= max(_BRIEF * length, _FEW))
+    brief = (born >= 0) & (asked >= 0) & (asked - born <= min(max(_BRIEF * length, _FEW), length / 2))
     if steps.n < 2 and trace.n_events <= _SHORT:  # whatever the code gave back again
         brief = (born >= 0) & (asked >= 0)
     sums = [row for row in sums_by_site(trace, live[brief]) if row[1] >= _SHARE * trace.peak_allocated]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,10 +25,17 @@ from memwidget.record.sources import user_file
 #: Storages told of, tensors walked in one place, objects walked around a suspected cycle.
 MAX_ROWS, MAX_TENSORS, MAX_AROUND = 5_000, 20_000, 2_000
 
-CLEAR_OUT = "%reset -f out"
-CLEAR_ERROR = "import sys, traceback; traceback.clear_frames(sys.last_value.__traceback__)"
+# `%reset -f out` leaves what `__` and `___` were in the hidden namespace (IPython 9.18).
+CLEAR_OUT = "get_ipython().displayhook.flush(); get_ipython().push({'_': '', '__': '', '___': ''}, interactive=False)"
+# Clearing the frames is not enough: IPython has asked for their f_locals to show the error, and that copy stays. The
+# result of the cell is in a cycle with IPython's own frames, so the collector has to come.
+CLEAR_ERROR = (
+    "import gc, sys; sys.last_value = sys.last_exc = sys.last_traceback = get_ipython().InteractiveTB.tb = "
+    "get_ipython().last_execution_result = None; gc.collect()"
+)
 COLLECT = "import gc; gc.collect()"
 
+_SHELL = re.compile(r"/(IPython|ipykernel|memwidget)/")
 #: Names that IPython itself puts into a namespace.
 _PLUMBING = {"In", "Out", "exit", "quit", "get_ipython", "open", "_oh", "_ih", "_dh", "_i", "_ii", "_iii"}
 
@@ -45,7 +53,9 @@ class Notebook:
     number : int
         Of the cell that ends.
     value : list
-        The cell's last value, if it is about to be displayed; else empty.
+        The cell's last value, if it has one; else empty.
+    shown : bool
+        Whether that value is about to be displayed, hence kept; behind a ``;`` it goes.
     tracebacks : list of (holder, traceback)
         Those of the last error.
     """
@@ -54,6 +64,7 @@ class Notebook:
     out: Mapping[Any, Any] = field(default_factory=dict)
     number: int = 0
     value: list[Any] = field(default_factory=list)
+    shown: bool = True
     tracebacks: list[tuple[str, TracebackType | None]] = field(default_factory=list)
 
 
@@ -64,7 +75,7 @@ def find_holders(notebook: Notebook, kind: str) -> list[dict[str, Any]]:
     -------
     list of dict
         ``address``, ``bytes``, ``holder`` ("Out[3]", "name", "the last error's traceback"), ``kind`` ("out", "name",
-        "error", "cycle"), ``fix`` (the line that lets go).
+        "error", "cycle"; "passing": it goes as the cell ends), ``fix`` (the line that lets go).
     """
     if "torch" not in sys.modules:
         return []
@@ -92,7 +103,10 @@ def _places(notebook: Notebook) -> Iterator[tuple[str, str, str, Iterable[Any]]]
         yield f"Out[{number}]", "out", CLEAR_OUT, [value]
     for value in notebook.value:
         shown.add(id(value))
-        yield f"Out[{notebook.number}]", "out", CLEAR_OUT, [value]
+        if notebook.shown:
+            yield f"Out[{notebook.number}]", "out", CLEAR_OUT, [value]
+        else:
+            yield "the value behind the semicolon", "passing", "", [value]
     for holder, traceback in notebook.tracebacks:
         yield holder, "error", CLEAR_ERROR, list(_locals(traceback, notebook.names))
     for name, value in list(notebook.names.items()):
@@ -110,7 +124,9 @@ def _places(notebook: Notebook) -> Iterator[tuple[str, str, str, Iterable[Any]]]
 def _locals(traceback: TracebackType | None, names: Mapping[str, Any]) -> Iterator[Any]:
     """What the frames of a traceback hold, but for the user's namespace itself."""
     while traceback is not None:
-        for value in gc.get_referents(traceback.tb_frame):
+        # The shell's own frames hold the shell, and with it everything.
+        mine = not _SHELL.search(traceback.tb_frame.f_code.co_filename.replace("\\", "/"))
+        for value in gc.get_referents(traceback.tb_frame) if mine else ():
             if value is not names and not isinstance(value, (FrameType, ModuleType)):
                 if isinstance(value, dict) and "__builtins__" in value:
                     continue  # a module's globals
@@ -186,7 +202,7 @@ def live_storages(kind: str) -> dict[int, int]:
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
-    found = (_storage(t, kind) for t in gc.get_objects() if isinstance(t, torch.Tensor))
+    found = (_storage(t, kind) for t in gc.get_objects() if issubclass(type(t), torch.Tensor))
     return dict(pair for pair in found if pair is not None)
 
 
@@ -196,7 +212,8 @@ def _cycles(kind: str, held: set[int]) -> list[tuple[int, int, str]]:
     import torch
 
     found = []
-    tensors = [t for t in gc.get_objects() if isinstance(t, torch.Tensor)]
+    # type(): isinstance asks an object for its __class__, and some answer with a warning.
+    tensors = [t for t in gc.get_objects() if issubclass(type(t), torch.Tensor)]
     for tensor in tensors:
         storage = _storage(tensor, kind)
         if storage is None or storage[0] in held:
@@ -245,8 +262,12 @@ def _closed(start: Any, caller: int) -> str:
         ours = 3 + (3 if other is start else 0)
         if sys.getrefcount(other) - ours > inside[id(other)]:
             return ""
-    names = [type(o).__name__ for o in group.values() if not isinstance(o, (dict, list, tuple)) and o is not start]
-    return names[0] if names else type(start).__name__
+    # No comprehension in this function: one that names `start` would put it into a cell, which is one more reference.
+    name = type(start).__name__
+    for other in group.values():
+        if other is not start and not isinstance(other, (dict, list, tuple)):
+            return type(other).__name__
+    return name
 
 
 # -- runs of one cell -------------------------------------------------------------------------------------------------

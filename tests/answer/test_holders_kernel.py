@@ -1,0 +1,153 @@
+"""Who holds a cell's memory, in a real kernel: what is said is true, and what is advised frees it."""
+
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+from test_magic_kernel import TIMEOUT, Kernel
+
+KIB = 1024
+ALIVE = "sum(t.numel() for t in gc.get_objects() if issubclass(type(t), torch.Tensor)) // 1024"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    patch = pytest.MonkeyPatch()
+    patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+    manager, client = start_new_kernel(kernel_name="python3", startup_timeout=TIMEOUT)
+    try:
+        yield Kernel(client)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+        patch.undo()
+
+
+@pytest.fixture
+def kernel(running):
+    """Give a kernel in which nothing is left of the test before, and in which the collector comes only when called."""
+    running.run("%reset -f")
+    running.run("1 / 0")  # lets the last error of the test before go
+    running.run("%load_ext memwidget\nimport gc, torch\nfrom memwidget.record.holders import CLEAR_ERROR, CLEAR_OUT")
+    running.run("exec(CLEAR_OUT)")
+    running.run("gc.disable()\ngc.collect()\nbuf = lambda n: torch.empty(n * 1024, dtype=torch.uint8)")
+    assert alive(running) == 0
+    return running
+
+
+def alive(kernel):
+    return int(kernel.run(ALIVE)["value"])
+
+
+def findings(kernel):
+    out = kernel.run("[(f.kind, f.bytes, f.bytes_per_step, f.advice, ' '.join(f.evidence)) for f in t.findings()]")
+    return eval(out["value"])
+
+
+def follow(kernel, advice):
+    """Run what stands behind "Run:" as the reader would."""
+    code = advice.removeprefix("Run: ").split(": that frees")[0].split("  That")[0].split(" That saves")[0]
+    out = kernel.run(code)
+    assert out["status"] == "ok", out["error"]
+
+
+def test_the_traceback_of_the_last_error(kernel):
+    kernel.run("%%memtrace t --quiet\ndef f():\n    a = buf(256)\n    raise RuntimeError('x')\nf()")
+    ((kind, size, _, advice, evidence),) = findings(kernel)
+    assert (kind, size) == ("held", 256 * KIB)
+    assert "traceback holds 256 KiB" in evidence
+    assert "ended with RuntimeError" in evidence
+    kernel.run("gc.collect()")
+    assert alive(kernel) == 256  # collecting alone is no help
+    follow(kernel, advice)
+    assert alive(kernel) == 0
+
+
+def test_the_next_error_lets_the_last_one_go(kernel):
+    kernel.run("%%memtrace t --quiet\ndef f():\n    a = buf(256)\n    raise RuntimeError('x')\nf()")
+    kernel.run("1 / 0")
+    kernel.run("gc.collect()")
+    assert alive(kernel) == 0  # the recorder itself holds nothing of it
+
+
+def test_displayed_values_pile_up_from_run_to_run(kernel):
+    for run in range(3):
+        kernel.run("%%memtrace t --quiet\nbuf(128)")
+        found = findings(kernel)
+        if run == 0:
+            assert [f[:2] for f in found] == [("held", 128 * KIB)]
+    ((kind, size, per_run, advice, evidence),) = found
+    assert (kind, size, per_run) == ("growth", 3 * 128 * KIB, 128 * KIB)
+    assert "ran 3 times" in evidence
+    assert "Out[" in evidence
+    assert alive(kernel) == 3 * 128
+    follow(kernel, advice)
+    assert alive(kernel) == 0
+
+
+def test_a_value_behind_a_semicolon(kernel):
+    for _ in range(3):
+        kernel.run("%%memtrace t --quiet\nbuf(128);")
+    # IPython 8.12 and earlier kept it in Out all the same; then it is a pile, else nothing.
+    kept = alive(kernel)
+    assert [f[:3] for f in findings(kernel)] == ([("growth", 3 * 128 * KIB, 128 * KIB)] if kept else [])
+
+
+def test_names_lists_and_attributes(kernel):
+    kernel.run(
+        "%%memtrace t --quiet\nclass Trainer: pass\nmine = Trainer()\nmine.outs = {'last': buf(50)}\nkeep = [buf(100)]"
+    )
+    ((kind, size, _, advice, evidence),) = findings(kernel)
+    assert (kind, size) == ("held", 150 * KIB)
+    assert "keep holds 100 KiB" in evidence
+    assert "mine holds 50.0 KiB" in evidence
+    follow(kernel, advice)
+    assert alive(kernel) == 0
+
+
+def test_a_reference_cycle_is_found_without_collecting(kernel):
+    kernel.run(
+        "%%memtrace t --quiet\nclass Node: pass\ndef make():\n    for _ in range(8):\n"
+        "        node = Node()\n        node.data = buf(100)\n        node.me = node\nmake()"
+    )
+    assert alive(kernel) == 800
+    ((kind, _, per_step, advice, evidence),) = findings(kernel)
+    assert (kind, per_step) == ("growth", 100 * KIB)
+    assert "a reference cycle through Node" in evidence
+    follow(kernel, advice)
+    assert alive(kernel) == 0
+
+
+def test_what_the_collector_frees_in_the_cell_was_in_cycles(kernel):
+    kernel.run(
+        "%%memtrace t --quiet\nclass Node: pass\nfor _ in range(10):\n"
+        "    node = Node(); node.data = buf(100); node.me = node\ndel node\ngc.collect()\nNone"
+    )
+    ((kind, _, per_step, advice, evidence),) = findings(kernel)
+    assert (kind, per_step) == ("growth", 100 * KIB)
+    assert "while Python's garbage collector ran" in evidence
+    assert "cycle" in advice
+
+
+def test_a_model_that_is_built_again_and_kept(kernel):
+    kernel.run("kept = []")
+    for _ in range(2):
+        kernel.run("%%memtrace t --quiet\nmodel = [buf(64) for _ in range(4)]\nopt = list(model)\nkept.append(model)")
+        found = findings(kernel)
+    ((kind, size, per_run, advice, evidence),) = found
+    assert (kind, size, per_run) == ("growth", 512 * KIB, 256 * KIB)
+    assert "kept" in evidence
+    follow(kernel, advice)
+    assert alive(kernel) == 0
+
+
+def test_a_model_that_is_built_again_in_its_place_does_not_grow(kernel):
+    for _ in range(3):
+        kernel.run("%%memtrace t --quiet\nmodel = [buf(64) for _ in range(4)]\nopt = list(model)")
+        assert [f[0] for f in findings(kernel)] == ["held"]
+    assert alive(kernel) == 256
+
+
+def test_a_cell_that_leaves_nothing_has_nothing_unusual(kernel):
+    for _ in range(2):
+        kernel.run("%%memtrace t --quiet\nsum(buf(8).numel() for _ in range(20))")
+    assert findings(kernel) == []
