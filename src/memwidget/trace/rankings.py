@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from memwidget.recording import I64
+    from memwidget.recording import I64, Recording
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,40 @@ class RangeRow:
     end: int
     growth: int
     count: int
+
+
+@dataclass(frozen=True)
+class OperatorRow:
+    """What one operator or named range did to memory, as torch.profiler saw it.
+
+    Attributes
+    ----------
+    bytes : int
+        Allocated minus freed while it ran, by what it called too.
+    self_bytes : int
+        The same without what it called.
+    allocations : int
+        Made while it ran, by what it called too.
+    calls : int
+    """
+
+    label: str
+    bytes: int
+    self_bytes: int
+    allocations: int
+    calls: int
+
+
+def operator_rows(recording: Recording, device: int) -> tuple[OperatorRow, ...]:
+    """A device's operators, the one that added most first."""
+    table, strings = recording.operators, recording.strings
+    mine = table.device == device
+    columns = (table.name, table.increase, table.self_increase, table.allocations, table.calls)
+    rows = [
+        OperatorRow(strings[name], *numbers)
+        for name, *numbers in zip(*(column[mine].tolist() for column in columns), strict=True)
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.bytes, -row.self_bytes, row.label)))
 
 
 def category_rows(blocks: NDArray[Any], live: I64, categories: Sequence[str]) -> tuple[CategoryRow, ...]:
