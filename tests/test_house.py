@@ -34,6 +34,8 @@ DEFERRED = {
     ("trace/trace.py", "to_timeline_json"): "show",
     ("trace/trace.py", "plot"): "show",
     ("trace/trace.py", "_repr_mimebundle_"): "show",
+    ("answer/batch_size/fit.py", "plot"): "show",
+    ("answer/batch_size/fit.py", "sliders"): "show",
 }
 #: Third-party package -> the only places that may import it; numpy may come in anywhere.
 DOORS = {
@@ -41,8 +43,8 @@ DOORS = {
     "IPython": ("magic.py",),
     "anywidget": ("show/view.py",),
     "traitlets": ("show/view.py",),
-    "ipywidgets": ("show/view.py",),
-    "bokeh": ("show/figures.py",),
+    "ipywidgets": ("show/sliders.py",),
+    "bokeh": ("show/figures",),
     "pandas": ("trace/",),
     "pytest": ("pytest_plugin.py",),
     "zstandard": ("read/",),

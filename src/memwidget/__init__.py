@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from memwidget.recording import SnapshotError
 
 if TYPE_CHECKING:
+    from memwidget.answer.batch_size import tune_batch_size as tune_batch_size
     from memwidget.answer.compare import compare as compare
     from memwidget.guard import MemoryLimitExceeded as MemoryLimitExceeded
     from memwidget.guard import limit as limit
@@ -38,6 +39,7 @@ __all__ = [
     "monitor",
     "start",
     "stop",
+    "tune_batch_size",
 ]
 
 _HOMES = {
@@ -52,6 +54,7 @@ _HOMES = {
     "memtrace": "memwidget.session",
     "start": "memwidget.session",
     "stop": "memwidget.session",
+    "tune_batch_size": "memwidget.answer.batch_size",
 }
 
 

@@ -1,0 +1,325 @@
+"""BatchSizeFit: what sizes take, which one is the largest that fits, what grows; as numbers and as text.
+
+Owns the public answer. It holds plain numbers only: no tensor, no trace, no model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from memwidget.answer.batch_size.advice import Advice, checkpointing
+from memwidget.answer.batch_size.laws import FLOOR, Chosen, Law, Requests, choose
+from memwidget.answer.batch_size.limits import bytes_of, margin_of
+from memwidget.answer.batch_size.replay import STEP
+from memwidget.answer.batch_size.table import Table, summary_of, table_of
+from memwidget.answer.batch_size.trials import Size, Trial, differences, words
+from memwidget.units import bytes_text
+
+#: No size beyond this is looked at.
+_MOST = 1 << 40
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Peaks of a size in bytes, each as (expected, low, high)."""
+
+    allocated: tuple[int, int, int]
+    reserved: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Growing:
+    """A call site that takes more, the larger the batch: bytes at the size, and for each further sample."""
+
+    line: str
+    bytes_per_sample: float
+    bytes: int
+    share: float
+
+
+@dataclass
+class BatchSizeFit:
+    """What `tune_batch_size` found.
+
+    Attributes
+    ----------
+    trials : tuple of Trial
+        What was run and what it took, as plain numbers; one that ran out of memory has its error in `failed`.
+    limit : int
+        Bytes that torch can have.
+    margin : float or str
+        To stay below it by: a share, or bytes.
+    size : int, tuple of int or None
+        The largest size that fits; None where not even the smallest does.
+    checks : tuple of Trial
+        Runs of proposed sizes (``verify=True``).
+    notes : list of str
+        What was unusual.
+    """
+
+    trials: tuple[Trial, ...]
+    limit: int
+    margin: float | str = 0.05
+    device_limit: int | None = None
+    device_name: str = ""
+    kind: str = "cuda"
+    checks: tuple[Trial, ...] = ()
+    notes: list[str] = field(default_factory=list)
+    size: int | Size | None = None
+    _chosen: Chosen = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.trials = tuple(self.trials)
+        self._chosen = choose(self.trials)
+        self.notes += [note for note in differences(self.trials) if note not in self.notes]
+        ran = sorted((t for t in self.trials if t.fits), key=lambda t: math.prod(t.size))
+        self.largest_trial = ran[-1]
+        self._near = ran[-2]
+        self._kept: dict[Size, Prediction] = {}
+        self.size = self.largest()
+
+    # -- sizes and bytes ---------------------------------------------------------------------------------------------
+
+    @property
+    def dimensions(self) -> int:
+        """How many numbers a size has."""
+        return len(self.trials[0].size)
+
+    @property
+    def method(self) -> str:
+        """Either "requests" (each block followed, the allocator replayed) or "totals" (peaks of phases fitted)."""
+        return self._law.name
+
+    @property
+    def why(self) -> str:
+        """Why that method was taken: its error on the largest trial, predicted from the others."""
+        return self._chosen.why
+
+    def predict(self, size: int | Sequence[int]) -> tuple[int, int, int]:
+        """Bytes that a size needs: expected, and the bounds of the 95 % interval.
+
+        The larger need counts: what torch reserves on a GPU, what is allocated on a CPU.
+        """
+        both = self.predict_both(size)
+        expected, low, high = (max(a, r) for a, r in zip(both.allocated, both.reserved, strict=True))
+        return expected, low, high
+
+    def predict_both(self, size: int | Sequence[int]) -> Prediction:
+        """Allocated and reserved peaks of a size, each as expected, low, high."""
+        key = self._size(size)
+        kept = self._kept.get(key)
+        if kept is None:
+            kept = self._kept[key] = self._predict(key)
+        return kept
+
+    def _predict(self, size: Size) -> Prediction:
+        law, off = self._law, self._chosen.held_out
+        need, half, far, near = (
+            law.need(size),
+            law.half_width(size),
+            law.need(self.largest_trial.size),
+            law.need(self._near.size),
+        )
+        doublings = max(0.0, math.log2(math.prod(size) / math.prod(self.largest_trial.size)))
+        grain = 0 if self.kind == "cpu" else STEP
+
+        def bounds(value: float, half_width: float, held_out: float, at_far: float, at_near: float) -> Any:
+            growth = max(0.0, value - at_far)
+            # A slope that is off shows in proportion to how far it is followed.
+            beyond = held_out * max(1.0, growth / max(1.0, at_far - at_near)) if growth or held_out else 0.0
+            width = math.hypot(half_width, beyond) + FLOOR * doublings * growth + grain
+            return round(value), max(0, round(value - width)), round(value + width)
+
+        return Prediction(
+            bounds(need.allocated, half.allocated, off.allocated, far.allocated, near.allocated),
+            bounds(need.reserved, half.reserved, off.reserved, far.reserved, near.reserved),
+        )
+
+    def largest(
+        self,
+        limit: float | str | None = None,
+        margin: float | str | None = None,
+        fixed: Sequence[int | None] | None = None,
+    ) -> Any:
+        """The largest size whose upper bound fits under the limit less the margin; None where none does.
+
+        Parameters
+        ----------
+        limit : bytes, "24 GiB" or a card's name, optional
+            By default the fit's own.
+        margin : share or bytes, optional
+            By default the fit's own.
+        fixed : sequence, optional
+            For sizes of several numbers: each number, and None for the one to be found. By default the first is
+            found, the others being the largest that were tried.
+
+        Returns
+        -------
+        int, or tuple of int for sizes of several numbers
+        """
+        room, bytes_ = self._room(limit, margin)
+        template = self._template(fixed)
+        free = template.index(None)
+
+        def at(n: int) -> Size:
+            return tuple(n if value is None else value for value in template)
+
+        top = self._cap(bytes_, template)
+
+        def fits(n: int) -> bool:
+            return n < top and self.predict(at(n))[2] <= room
+
+        if not fits(1):
+            return None
+        low = max(1, min(self.largest_trial.size[free], top - 1))
+        low = low if fits(low) else 1
+        high = low * 2
+        while high < _MOST and fits(high):
+            low, high = high, high * 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return at(low) if self.dimensions > 1 else low
+
+    def _room(self, limit: float | str | None, margin: float | str | None) -> tuple[int, int]:
+        bytes_ = self.limit if limit is None else bytes_of(limit)
+        return bytes_ - margin_of(self.margin if margin is None else margin, bytes_), bytes_
+
+    def _template(self, fixed: Sequence[int | None] | None) -> list[int | None]:
+        if fixed is None:
+            return [None, *(max(trial.size[i] for trial in self.trials) for i in range(1, self.dimensions))]
+        template = list(fixed)
+        if len(template) != self.dimensions or template.count(None) != 1:
+            raise ValueError(f"fixed= takes {self.dimensions} numbers, with None for the one to be found.")
+        return template
+
+    def _cap(self, limit: int, template: list[int | None]) -> int:
+        """The smallest n that is known not to run on this device, where the limit is no smaller than its own."""
+        most = _MOST
+        for trial in (*self.trials, *self.checks):
+            here = self.device_limit is None or limit <= self.device_limit
+            if not trial.fits and here and all(v is None or v >= s for v, s in zip(template, trial.size, strict=True)):
+                most = min(most, trial.size[template.index(None)])
+        return most
+
+    def _size(self, size: int | Sequence[int]) -> Size:
+        found = (int(size),) if isinstance(size, (int, float, np.integer)) else tuple(int(each) for each in size)
+        if len(found) != self.dimensions or min(found) < 1:
+            raise ValueError(f"A size here is {self.dimensions} whole number(s) of at least 1, not {size!r}.")
+        return found
+
+    def runs_within(self, size: int | Sequence[int], limit: float | str | None = None) -> bool | None:
+        """Whether a size would run at all, with the allocator giving its cache back at each turn; None if not known.
+
+        That is slower than a size that fits with its cache, and leaves no margin.
+        """
+        law = self._law
+        if not isinstance(law, Requests):
+            return None
+        return law.runs_within(self._size(size), self.limit if limit is None else bytes_of(limit))
+
+    # -- what grows --------------------------------------------------------------------------------------------------
+
+    @property
+    def _law(self) -> Law:
+        return self._chosen.law
+
+    def size_of(self, size: int | Sequence[int]) -> Size:
+        """A size as a tuple, checked."""
+        return self._size(size)
+
+    def _at(self, size: int | Sequence[int] | None) -> Size:
+        if size is None:
+            size = self.largest_trial.size if self.size is None else self.size
+        return self._size(size)
+
+    def split(self, size: int | Sequence[int] | None = None, by: str = "category") -> dict[str, int]:
+        """Predicted bytes at the peak by "category" or "line", largest first."""
+        if by not in ("category", "line"):
+            raise ValueError(f'by={by!r}: bytes are split by "category" or by "line".')
+        sums = self._law.split(self._at(size), by)
+        return {key: round(value) for key, value in sorted(sums.items(), key=lambda kv: -kv[1]) if round(value)}
+
+    def grows(self, size: int | Sequence[int] | None = None) -> tuple[Growing, ...]:
+        """Lines that take more with each further sample, most first; at the proposed size where none is given."""
+        at = self._at(size)
+        more = (at[0] * 2, *at[1:])
+        now, then = (self._law.split(each, "line") for each in (at, more))
+        total = sum(max(0.0, then[key] - now.get(key, 0.0)) for key in then) or 1.0
+        rows = [
+            Growing(
+                key,
+                (then[key] - now.get(key, 0.0)) / at[0],
+                round(now.get(key, 0)),
+                (then[key] - now.get(key, 0)) / total,
+            )
+            for key in then
+            if then[key] - now.get(key, 0.0) > 0.001 * total
+        ]
+        return tuple(sorted(rows, key=lambda row: -row.bytes_per_sample))
+
+    def advice(self, limit: float | str | None = None) -> tuple[Advice, ...]:
+        """What checkpointing the modules that hold most would allow: predictions from the labels, not measured."""
+        law = self._law
+        if not isinstance(law, Requests) or self.size is None:
+            return ()
+        room, _ = self._room(limit, None)
+        at, before = self._at(None), self.largest(limit)
+        if before is None:
+            return ()
+        extra = self.predict(at)[2] - self.predict(at)[0]
+
+        def largest(need: Any) -> int:
+            low, high = at[0], at[0] * 2
+            while high < _MOST and need((high, *at[1:])) + extra * high / at[0] <= room:
+                low, high = high, high * 2
+            while high - low > max(1, low // 200):
+                middle = (low + high) // 2
+                fits = need((middle, *at[1:])) + extra * middle / at[0] <= room
+                low, high = (middle, high) if fits else (low, middle)
+            return low
+
+        return checkpointing(law, at, before if isinstance(before, int) else before[0], largest)
+
+    # -- as text -----------------------------------------------------------------------------------------------------
+
+    def table(self) -> Table:
+        """Each size that ran, measured and as the fit has it, and the size proposed."""
+        return table_of(self)
+
+    @property
+    def summary(self) -> str:
+        """Everything in words."""
+        return summary_of(self)
+
+    def __str__(self) -> str:
+        return self.summary
+
+    def __repr__(self) -> str:
+        size = "none" if self.size is None else words(self._size(self.size))
+        return f"<BatchSizeFit: largest size {size} under {bytes_text(self.limit)}, {len(self.trials)} trials>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002
+        printer.text(self.summary)
+
+    # -- exits -------------------------------------------------------------------------------------------------------
+
+    def plot(self, limits: Sequence[float | str] = ()) -> Any:
+        """Measured points, the curve with its band, limits, and categories against size; shows itself in a notebook."""
+        from memwidget.show.figures_batch_size import plot
+
+        return plot(self, limits)
+
+    def sliders(self) -> Any:
+        """Move limit and margin, and read the size that fits: ipywidgets."""
+        from memwidget.show.sliders import sliders
+
+        return sliders(self)
+
+
+__all__ = ["BatchSizeFit", "Growing", "Prediction", "Table"]
