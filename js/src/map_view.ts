@@ -13,6 +13,7 @@ import type { Data } from "./wire.js";
 /** Nearer than this no block gets larger. */
 const CLOSEST = 4_096;
 const WHEEL_RATE = 0.008;
+const WHEEL_CAP = 0.7;
 /** Blocks as wide as this get a hairline at their end, device pixels. */
 const HAIRLINE_FROM = 4;
 
@@ -97,7 +98,8 @@ export class MapView {
         if (event.ctrlKey || event.metaKey) {
           event.preventDefault();
           const box = this.#scroll.getBoundingClientRect();
-          this.zoom(2 ** -(event.deltaY * WHEEL_RATE), event.clientX - box.left, event.clientY - box.top);
+          const by = Math.max(-WHEEL_CAP, Math.min(WHEEL_CAP, event.deltaY * WHEEL_RATE));
+          this.zoom(2 ** -by, event.clientX - box.left, event.clientY - box.top);
         }
       },
       { signal, passive: false },
@@ -301,11 +303,12 @@ export class MapView {
       if (map.state[stretch] === PENDING_FREE) {
         overlay(patterns.pending, x0, x1);
       }
+      const ends = (map.offset[stretch] as number) + (map.size[stretch] as number) <= piece.to;
       const lost = Math.floor(((map.size[stretch] as number) - (data.requested[block] as number)) * scale);
-      if (lost >= 1 && wide > 1 && (map.offset[stretch] as number) + (map.size[stretch] as number) <= piece.to) {
+      if (lost >= 1 && wide > 1 && ends) {
         overlay(patterns.rounding, Math.max(x0, x1 - lost), x1);
       }
-      if (wide >= HAIRLINE_FROM) {
+      if (wide >= HAIRLINE_FROM && ends) {
         context.fillStyle = chrome.background;
         context.fillRect(left + x1 - 1, y, 1, tall);
       }
