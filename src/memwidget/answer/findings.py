@@ -11,7 +11,7 @@ import numpy as np
 
 from memwidget.answer.finding import EXPECTED, KINDS, Finding
 from memwidget.answer.growth import grows, growth
-from memwidget.answer.kept import baseline, held, once, plateau, runs
+from memwidget.answer.kept import baseline, gradients, held, once, plateau, runs
 from memwidget.answer.reserve import out_of_memory, reserve
 from memwidget.answer.spikes import spikes
 from memwidget.answer.steps import find_steps
@@ -48,6 +48,7 @@ def findings(trace: Trace) -> list[Finding]:
         *across,
         *growing,
         *([] if across else held(trace, steps, taken)),
+        *gradients(trace),
         *spikes(trace, steps),
         *reserve(trace),
         *first,

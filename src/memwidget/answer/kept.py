@@ -315,6 +315,43 @@ def _held_line(trace: Trace, mine: I64, row: int, size: int, count: int) -> Find
     )
 
 
+def gradients(trace: Trace) -> list[Finding]:
+    """Gradients of the step before that stand through a forward pass, only to be dropped before backward."""
+    blocks = trace.blocks
+    grads = np.flatnonzero(blocks["category"] == _CATEGORY["gradient"])
+    forward = [b for b in trace.bands if b.kind == "phase" and b.name == "forward"]
+    backward = np.array(sorted(b.lo for b in trace.bands if b.kind == "phase" and b.name == "backward"), np.int64)
+    if not len(grads) or not forward or not len(backward):
+        return []
+    curve = trace.curve("allocated")
+    peaks = [band.lo + int(curve[band.lo : band.hi + 1].argmax()) for band in forward]
+    m = max(peaks, key=lambda at: int(curve[at]))
+    until = backward[np.searchsorted(backward, m)] if backward[-1] >= m else trace.n_events
+    born, asked = blocks["alloc_event"][grads], blocks["free_requested_event"][grads]
+    idle = grads[(born < m) & (asked >= m) & (asked <= until)]
+    size = int(blocks["size"][idle].sum())
+    if not worth(trace, size):
+        return []
+    return [
+        _finding(
+            trace,
+            "held",
+            f"{amount(size)} of old gradients stand through the forward pass",
+            idle,
+            [
+                (
+                    f"{many(len(idle), 'gradient')} were live at the forward pass's highest moment ({m:,}) and freed "
+                    "before the next backward: nothing read them."
+                )
+            ],
+            f"Call zero_grad(set_to_none=True) right after step(): the forward pass's peak falls by {amount(size)}.",
+            certain=(blocks["reason"][idle] == 1).all(),  # by identity
+            saves=size,
+            moment=m,
+        )
+    ]
+
+
 def runs(trace: Trace) -> list[Finding]:
     """Growth across the runs of one cell: what its earlier runs made is still there.
 

@@ -112,21 +112,21 @@ def _fragmentation(trace: Trace) -> list[Finding]:
 
 
 def _pending(trace: Trace) -> list[Finding]:
-    waiting = trace.curve("active") - trace.curve("allocated")
+    # The two events of an ordinary free stand next to each other; what waits, waits longer than that.
+    asked, died = trace.blocks["free_requested_event"], trace.blocks["free_event"]
+    ever = np.flatnonzero((asked >= 0) & ((died < 0) | (died - asked > 1)))
+    change = np.zeros(trace.n_events + 2, np.int64)
+    np.add.at(change, asked[ever] + 1, trace.blocks["size"][ever])
+    ends = np.where(died[ever] < 0, trace.n_events, died[ever])
+    np.subtract.at(change, ends + 1, trace.blocks["size"][ever])
+    waiting = np.cumsum(change)[: trace.n_events + 1]
     m = int(waiting.argmax())
     size = int(waiting[m])
     if size <= 0 or size < _PENDING * trace.peak_active:
         return []
-    mine = trace.pending_at(m)
-    asked, died = trace.blocks["free_requested_event"], trace.blocks["free_event"]
-    # Two events of one free stand next to each other; waiting is longer than that.
-    late = mine[(died[mine] < 0) | (died[mine] - asked[mine] > 1)]
-    size = int(trace.blocks["size"][late].sum())
-    if size < _PENDING * trace.peak_active:
-        return []
+    late = np.intersect1d(ever, trace.pending_at(m))
     sums = sums_by_site(trace, late)
     row = next((site for site, _, _ in sums if site >= 0), -1)
-    ever = np.flatnonzero((asked != -1) & ((died < 0) | (died - asked > 1)) & (trace.blocks["alloc_event"] >= 0))
     return [
         Finding(
             kind="pending_free",

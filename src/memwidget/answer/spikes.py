@@ -52,11 +52,13 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
     live = trace.live_at(m)
     born, asked = blocks["alloc_event"][live].astype(np.int64), blocks["free_requested_event"][live].astype(np.int64)
     length = float(np.median(np.diff(steps.bounds))) if steps.n >= 2 else float(trace.n_events)
-    brief = (born >= 0) & (asked >= 0) & (asked - born <= min(max(_BRIEF * length, _FEW), length / 2))
+    brief = (born >= 0) & (asked >= 0) & (asked - born <= max(_BRIEF * length, _FEW))
+    if steps.n >= 2 and length < 2 * _FEW:
+        return []  # a loop around an operation or two: what it takes, it takes at every turn
     if steps.n < 2 and trace.n_events <= _SHORT:  # whatever the code gave back again
         brief = (born >= 0) & (asked >= 0)
-    sums = [row for row in sums_by_site(trace, live[brief]) if row[1] >= _SHARE * trace.peak_allocated]
-    if not sums:
+    sums = sums_by_site(trace, live[brief])
+    if not sums or sums[0][1] < _SHARE * trace.peak_allocated:
         return []
     row, size, count = _headline(trace, sums, live[brief])
     mine = live[brief & (trace.block_site[live] == row)]
@@ -103,7 +105,7 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
 
 def _headline(trace: Trace, sums: list[tuple[int, int, int]], brief: I64) -> tuple[int, int, int]:
     """The line to name: the largest, but a forward line of half its size before the one that calls backward."""
-    named = [r for r in sums if r[0] >= 0]
+    named = [r for r in sums if r[0] >= 0 and 2 * r[1] >= sums[0][1]]
     if not named:
         return sums[0]
     top = named[0]
