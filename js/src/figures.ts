@@ -38,7 +38,11 @@ const PARTS: readonly Figure[] = [
 
 const MORE: readonly Figure[] = [
   { key: "largest_hole", word: "largest hole", says: "the largest stretch of free bytes in one segment" },
-  { key: "releasable", word: "releasable", says: "segments that are wholly free: what empty_cache() gives back" },
+  {
+    key: "releasable",
+    word: "releasable",
+    says: "segments that are wholly free: what empty_cache() gives back, but for those of a private pool in use",
+  },
   { key: "pending", word: "pending", says: "freed by the program, still used on another stream" },
   { key: "rounding", word: "rounding", says: "taken beyond what was asked for" },
 ];

@@ -73,10 +73,7 @@ export class AllocatorView {
     const none = loaded.data.seg_size.length === 0;
     this.empty.hidden = !none;
     this.map.element.hidden = none;
-    this.empty.textContent =
-      loaded.data.header.device_type === "cpu"
-        ? "Memory of the CPU is not held in segments, so there is no map; the events are at the left."
-        : "The recording names no segments, so there is no map; the events are at the left.";
+    this.empty.textContent = `${noSegments(loaded.data)}, so there is no map; the events are at the left.`;
   }
 
   /** Draws a moment. `segment` is a row of the segments' table, -1 for none. */
@@ -155,6 +152,13 @@ export class AllocatorView {
     }
     return this.#scale;
   }
+}
+
+/** Why a recording has no segments. */
+export function noSegments(data: Data): string {
+  return data.header.device_type === "cpu"
+    ? "Memory of the CPU is not held in segments"
+    : "The recording names no segments";
 }
 
 function legend(): HTMLElement {

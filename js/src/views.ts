@@ -20,7 +20,7 @@ import { eventPanel, segmentPanel, stackLabel } from "./panel_segment.js";
 import { segmentColor, segmentLegend, segmentTable } from "./segment_colors.js";
 import { CHROME, type Theme } from "./theme.js";
 import { aboutView } from "./view_about.js";
-import { AllocatorView, blockOfHit } from "./view_allocator.js";
+import { AllocatorView, blockOfHit, noSegments } from "./view_allocator.js";
 import { Viewport } from "./viewport.js";
 import { blockName, noStackReason } from "./wire.js";
 
@@ -39,6 +39,8 @@ export class Views {
   readonly app: App;
   readonly allocator: AllocatorView;
   readonly about = h("div", { class: "mw-about-scroll", tabindex: "0", hidden: true });
+  /** Over the chart, where there is nothing to draw. */
+  readonly #nothing = h("div", { class: "mw-message", hidden: true }, h("span", { role: "status" }));
   focus: Focus | null = null;
   #preview: Target | null = null;
   #shared: Shared | null = null;
@@ -71,6 +73,7 @@ export class Views {
       app.signal,
     );
     this.allocator.element.hidden = true;
+    app.scene.stage.append(this.#nothing);
     const observer = new ResizeObserver(() => {
       this.allocator.resize();
       this.refresh();
@@ -123,6 +126,8 @@ export class Views {
       this.#shownView = "";
       this.#timelineViewport = loaded.viewport;
     }
+    this.#nothing.hidden = view !== "segments" || loaded.data.seg_size.length > 0;
+    setText(this.#nothing.firstElementChild as HTMLElement, `${noSegments(loaded.data)}.`);
     const was = this.#shownView;
     this.#shownView = view;
     if (this.isChart && was !== view) {
