@@ -1,0 +1,54 @@
+"""The labels on a real CUDA device, against torch.profiler and the autograd nodes' own names: `make gpu`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FILE = Path(__file__).with_name("labels.py")
+MODELS = ("transformer", "resnet50", "gpt2")
+
+
+@pytest.fixture
+def measure():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+
+    def run(what, model):
+        done = subprocess.run(
+            [sys.executable, str(FILE), what, model], capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        report = json.loads(done.stdout.splitlines()[-1])
+        print(json.dumps(report, indent=1))
+        return report
+
+    return run
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model", MODELS)
+def test_categories_agree_with_torch_profiler(measure, model):
+    found = measure("agreement", model)
+    assert found["agreed"] >= 0.97
+    assert found["unknown"] <= 0.02
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model", MODELS)
+def test_blocks_made_in_backward_have_the_right_forward_line(measure, model):
+    found = measure("deep", model)
+    assert not found["notes"]
+    assert found["with_line"] >= 0.99
+    assert found["checked_bytes"] >= found["backward_bytes"] / 8  # one step of the two, and half of its nodes at least
+    assert found["right"] >= 0.99
+    assert found["ratio"] <= 1.25
+
+
+@pytest.mark.gpu
+def test_labels_cost_little(measure):
+    found = measure("overhead", "gpt2")
+    assert found["ratio"] <= 1.03
