@@ -415,6 +415,26 @@ def test_fake_and_meta_tensors_label_nothing():
     assert not [note for note in rec.recording.notes if "missing" in note]
 
 
+def test_modules_made_on_the_fly_do_not_pile_up(book):
+    class Careless(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 100)
+
+        def forward(self, x):
+            return nn.Softmax(dim=-1)(self.layer(x))
+
+    net = Careless()
+    with mw.memtrace() as rec:
+        for _ in range(3):
+            book.note("out", out := net(torch.ones(4, 8)))
+            nn.CrossEntropyLoss()(out, torch.zeros(4, dtype=torch.long)).backward()
+    assert book(rec.trace, "out")[2] == "Softmax"
+    assert {rec.trace.label(b) for b in range(rec.trace.n_blocks)} <= {
+        *("", "Softmax", "CrossEntropyLoss", "layer", "x", "input", "target", "layer.weight", "layer.bias", "Careless"),
+    }
+
+
 def test_two_threads_each_have_their_own_path():
     net = Net()
     both = threading.Barrier(2, timeout=30)

@@ -115,6 +115,41 @@ def test_where_hooks_are_refused_a_note_says_so():
     assert rec.trace.by_category()
 
 
+def test_a_function_transform_ends_deep_mode_not_the_users_code():
+    x = torch.arange(4.0)
+    disable = torch._C._autograd._saved_tensors_hooks_disable
+    with mw.memtrace(deep=True) as rec:
+        found = torch.func.grad(lambda v: (v**2).sum())(x)
+        Net()(torch.ones(2, 32)).sum().backward()
+    assert torch.equal(found, 2 * x)
+    assert any("Deep mode is off" in note for note in rec.trace.notes)
+    assert torch._C._autograd._saved_tensors_hooks_disable is disable
+
+
+def test_a_compiled_model_in_deep_mode():
+    net = Net()
+    compiled = torch.compile(net, backend="aot_eager")
+    with mw.memtrace(deep=True) as rec:
+        compiled(torch.ones(2, 32)).sum().backward()
+    assert net.up.weight.grad is not None
+    assert rec.trace.by_category("end")["gradient"] > 0
+
+
+def test_a_recomputed_region_takes_no_line_from_another():
+    from torch.utils.checkpoint import checkpoint
+
+    net = Net()
+    after = nn.Linear(8, 8)
+    with mw.memtrace(deep=True) as rec:
+        x = torch.randn(16, 32, requires_grad=True)
+        hidden = checkpoint(net, x, use_reentrant=False)
+        after(hidden).square().sum().backward()
+    trace = rec.trace
+    for b in range(trace.n_blocks):
+        if trace.blocks["requested"][b] == 32 * 640 * 4:  # the gradient of up's weight
+            assert forward_site(trace, b) in {None, line("up")}
+
+
 def test_gradients_are_the_same():
     torch.manual_seed(0)
     net, x = Net(), torch.randn(16, 32)

@@ -8,7 +8,6 @@ hooks autograd no longer sees that a saved tensor was changed in place; so that 
 from __future__ import annotations
 
 import sys
-import threading
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +36,7 @@ class SavedTensors:
         self._saved: list[tuple[int, int, int, int]] = []  # time, device, address, stack
         self._uses: list[tuple[int, int]] = []  # time, row of saved
         self._hooks: Any = None
-        self._thread = 0
+        self._refuse: tuple[Any, Any] | None = None
         self._on = False
 
     def start(self) -> None:
@@ -48,14 +47,39 @@ class SavedTensors:
         except Exception as error:  # noqa: BLE001
             self._refused(error)
             return
-        self._hooks, self._thread, self._on = hooks, threading.get_ident(), True
+        self._hooks, self._on = hooks, True
+        self._stand_in()
 
     def stop(self) -> None:
         """Take the hooks off. Graphs that outlive the recording still unpack, without notes."""
+        if self._refuse is not None:
+            original, ours = self._refuse
+            if torch._C._autograd._saved_tensors_hooks_disable is ours:
+                torch._C._autograd._saved_tensors_hooks_disable = original
+            self._refuse = None
         hooks, self._hooks = self._hooks, None
         self._on = False
         if hooks is not None:
             hooks.__exit__(None, None, None)
+
+    def _stand_in(self) -> None:
+        """Step aside where somebody (a function transform) is about to refuse all hooks, ours included."""
+        original = getattr(torch._C._autograd, "_saved_tensors_hooks_disable", None)
+        top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+        if original is None or top is None:
+            return
+
+        def disable(message: str, *args: Any, **kwargs: Any) -> Any:
+            pair = top(True) if self._hooks is not None else None
+            if pair is not None and pair[0] == self._pack:
+                hooks, self._hooks = self._hooks, None
+                self._on = False
+                hooks.__exit__(None, None, None)
+                self._refused(RuntimeError(message))
+            return original(message, *args, **kwargs)
+
+        self._refuse = (original, disable)
+        torch._C._autograd._saved_tensors_hooks_disable = disable
 
     def _refused(self, error: Exception) -> None:
         words = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
@@ -79,6 +103,13 @@ class SavedTensors:
             self._saved.append((now(), device if address else -1, address, self._stacks.number(sys._getframe(1))))
         return row, tensor.detach(), version
 
+    def recomputes(self) -> None:
+        """Say that backward runs a forward again: what follows belongs to that, until a tensor is taken back."""
+        if self._on and len(self._saved) < MAX_SAVED:
+            row = len(self._saved)
+            self._saved.append((now(), -1, 0, -1))
+            self._uses.append((now(), row))
+
     def _unpack(self, packed: Any) -> torch.Tensor:
         row, tensor, version = packed
         if row >= 0 and self._on:
@@ -99,7 +130,8 @@ class SavedTensors:
             times, devices, addresses, stacks = zip(*self._saved, strict=True)
             saved.time_us[:], saved.device[:] = times, devices
             saved.address[:] = np.array(addresses, np.uint64)
-            saved.stack[:] = np.array(stacks, np.int32) + first
+            numbers = np.array(stacks, np.int32)
+            saved.stack[:] = np.where(numbers >= 0, numbers + first, -1)
         uses: Uses = Uses.empty(len(self._uses))
         if self._uses:
             uses.time_us[:], uses.saved[:] = zip(*self._uses, strict=True)

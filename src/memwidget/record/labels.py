@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -73,6 +74,7 @@ class Sampler:
         self.full = False
         self._kind = kind
         self._names: dict[tuple[int, str], int] = {}
+        self._lock = threading.Lock()
         self._roots: list[str] = []
         self._modules: dict[int, tuple[weakref.ref[torch.nn.Module], int]] = {}
         self._known: dict[int, Root] = {}
@@ -82,7 +84,11 @@ class Sampler:
 
     def name(self, text: str, root: int = -1) -> int:
         """Number of a name; `root` tells equal names of two models apart."""
-        return self._names.setdefault((root, text), len(self._names))
+        number = self._names.get((root, text))
+        if number is None:
+            with self._lock:  # two threads must not take one number
+                number = self._names.setdefault((root, text), len(self._names))
+        return number
 
     def texts(self) -> list[str]:
         """The names by number; where there were several models, each with its model in front."""
@@ -97,7 +103,8 @@ class Sampler:
         known = self._modules.get(id(module))
         if known is not None and known[0]() is module:
             return known[1]
-        for root in list(self._known.values()):  # added to its model since
+        # One that was added to its model since; what holds nothing (a softmax made on the fly) is not worth the walk.
+        for root in list(self._known.values()) if has_tensors(module) else ():
             owner = root.ref()
             if owner is not None and any(module is part for part in owner.modules()):
                 self._note_paths(owner, root.number)
@@ -342,6 +349,11 @@ class Sampler:
             labels.name[:] = np.array(numbers, np.int32)[list(names)]
         recording.labels = labels
         return numbers
+
+
+def has_tensors(module: torch.nn.Module) -> bool:
+    """Whether a module holds parameters or buffers."""
+    return next(module.parameters(), None) is not None or next(module.buffers(), None) is not None
 
 
 def tensors_in(value: Any, depth: int = 2, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from memwidget.record.labels import MODULE as SEEN_BY_MODULE
-from memwidget.record.labels import OPTIMIZER, Sampler, now
+from memwidget.record.labels import OPTIMIZER, Sampler, has_tensors, now
 from memwidget.recording import IN_BACKWARD, SPAN, TRAINS, Recording, Spans
 
 FORWARD, BACKWARD, STEP, CALL = (SPAN[name] for name in ("forward", "backward", "optimizer", "module"))
@@ -236,8 +236,10 @@ class Watch:
         flags = 0
         if _in_backward() != -1:
             flags = IN_BACKWARD
+            if self._deep is not None:
+                self._deep.recomputes()
         else:
-            if not self.sampler.knows(module):
+            if not self.sampler.knows(module) and has_tensors(module):
                 self.sampler.sample_module(module, SEEN_BY_MODULE)
             trains = self.sampler.sample_inputs(zip(self._names_of(module), args, strict=False), now())
             if torch.is_grad_enabled() and (trains or any(p.requires_grad for p in module.parameters())):
