@@ -15,6 +15,7 @@ from memwidget.answer.kept import baseline, gradients, held, once, plateau, runs
 from memwidget.answer.reserve import out_of_memory, reserve
 from memwidget.answer.spikes import spikes
 from memwidget.answer.steps import find_steps
+from memwidget.recording import CATEGORIES
 
 if TYPE_CHECKING:
     from memwidget.trace.trace import Trace
@@ -43,12 +44,15 @@ def findings(trace: Trace) -> list[Finding]:
         # All of a growing line that is live belongs to the growth, its first steps too.
         stays = np.union1d(stays, np.flatnonzero(np.isin(trace.block_site, stairs.sites)))
     taken = np.union1d(taken, stays).astype(np.int64)
+    old = gradients(trace)
+    if old:  # the last step's stand at the end for the same reason
+        taken = np.union1d(taken, np.flatnonzero(trace.blocks["category"] == CATEGORIES.index("gradient")))
     found = [
         *out_of_memory(trace),
         *across,
         *growing,
         *([] if across else held(trace, steps, taken)),
-        *gradients(trace),
+        *old,
         *spikes(trace, steps),
         *reserve(trace),
         *first,
