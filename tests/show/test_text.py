@@ -39,6 +39,16 @@ def test_summary_names_the_peak_its_lines_and_what_recording_cost():
         "        512 B   <1 %         1 block  (no Python stack)\n"
         f"    no Python stack: {NO_STACK[2]}\n"  # other blocks have stacks: this one came from autograd's thread
         "  at the end 8.00 MiB allocated, 22.0 MiB reserved\n"
+        "  spike, likely: A short peak of 12.0 MiB at train.py:31 in step\n"
+        "    -> Do it in chunks (of the batch or of the sequence), or checkpoint it; in four parts the "
+        "peak falls by up to 9.00 MiB (without it, 8.00 MiB stood there).\n"
+        "  held: 8.00 MiB made at train.py:31 in step are still live at the end\n"
+        "    -> del the name, list or attribute that keeps it: that frees 8.00 MiB.\n"
+        "  pending_free: Up to 6.00 MiB were freed but waited for another stream\n"
+        "    -> Let the side stream finish earlier (an event, wait_stream) before the tensor is "
+        "dropped, or keep fewer in flight: up to 6.00 MiB less.\n"
+        "  outside (expected): 40.0 GiB of the device are used outside torch's allocator\n"
+        "  cache (expected): 14.0 MiB are reserved and in no use at the end\n"
         "  note: The history starts where it starts.\n"
         "  recording cost: snapshot 250 ms"
     )

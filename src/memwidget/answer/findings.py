@@ -69,7 +69,7 @@ def nothing_unusual(found: list[Finding]) -> bool:
 
 def findings_payload(trace: Trace) -> list[dict[str, Any]]:
     """Findings as plain values for the page; frames by row, blocks by id (at most `MOST_BLOCKS`, largest first)."""
-    return [_row(trace, finding) for finding in findings(trace)]
+    return [_row(trace, finding) for finding in trace.findings()]
 
 
 def _row(trace: Trace, f: Finding) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from memwidget.answer.finding import EXPECTED
 from memwidget.answer.oom import explain
 from memwidget.trace.trace import NO_STACK
 from memwidget.units import bytes_text, duration_text, plain
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from memwidget.trace.trace import Trace
 
 _LARGEST = 5
+_MOST_FINDINGS = 8
 
 
 def device_text(trace: Trace) -> str:
@@ -53,6 +55,7 @@ def summary(trace: Trace) -> str:
             *_oom(trace),
             *_sites(trace, "peak", "at the peak"),
             f"  at the end {bytes_text(trace.allocated)} allocated, {bytes_text(trace.reserved)} reserved",
+            *_findings(trace),
         ]
     lines += [f"  note: {plain(note, 400)}" for note in trace.notes[:20]]
     if len(trace.notes) > 20:
@@ -80,6 +83,23 @@ def _without_history(trace: Trace, title: str) -> list[str]:
         lines += _sites(trace, "end", "then")
     else:
         lines.append("  the file holds no segments either")
+    return lines
+
+
+def _findings(trace: Trace) -> list[str]:
+    """What is wrong, with the next step; what a healthy run has too, in a line each."""
+    found = trace.findings()
+    lines = [] if any(f.kind not in EXPECTED for f in found) else ["  nothing unusual"]
+    for f in found[:_MOST_FINDINGS]:
+        if f.kind == "oom":
+            continue  # told above, at length
+        likely = "" if f.certain else ", likely"
+        if f.kind in EXPECTED:
+            lines.append(f"  {f.kind} (expected): {plain(f.title, 160)}")
+        else:
+            lines += [f"  {f.kind}{likely}: {plain(f.title, 160)}", f"    -> {plain(f.advice, 300)}"]
+    if len(found) > _MOST_FINDINGS:
+        lines.append(f"  and {len(found) - _MOST_FINDINGS} more findings: trace.findings()")
     return lines
 
 

@@ -136,6 +136,7 @@ class Trace:
         self.capacity: int | None = capacity if capacity is not None else recording.capacities.get(device)
         self._reduced: Reduced = reduce_device(recording, device)
         counters = recording.counters.of(device)
+        self._found: tuple[Finding, ...] | None = None
         self._curves: dict[str, I64] = curves(self._reduced, recording.device_type, counters)
         for kind in ("phase", "step"):
             self._reduced.blocks[kind] = self._innermost(kind)
@@ -629,7 +630,9 @@ class Trace:
         """Say what is wrong, or worth knowing, with lines, bytes and a next step; empty where nothing is unusual."""
         from memwidget.answer.findings import findings
 
-        return findings(self)
+        if self._found is None:
+            self._found = tuple(findings(self))
+        return list(self._found)
 
     def plot(self, **options: Any) -> Any:
         """Draw memory by category over time, as a bokeh figure that shows itself in a notebook."""
