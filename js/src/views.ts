@@ -40,7 +40,7 @@ export class Views {
   readonly allocator: AllocatorView;
   readonly about = h("div", { class: "mw-about-scroll", tabindex: "0", hidden: true });
   /** Over the chart, where there is nothing to draw. */
-  readonly #nothing = h("div", { class: "mw-message", hidden: true }, h("span", { role: "status" }));
+  readonly #nothing = h("div", { class: "mw-message" }, h("span", { role: "status" }));
   focus: Focus | null = null;
   #preview: Target | null = null;
   #shared: Shared | null = null;
@@ -73,7 +73,6 @@ export class Views {
       app.signal,
     );
     this.allocator.element.hidden = true;
-    app.scene.stage.append(this.#nothing);
     const observer = new ResizeObserver(() => {
       this.allocator.resize();
       this.refresh();
@@ -126,8 +125,12 @@ export class Views {
       this.#shownView = "";
       this.#timelineViewport = loaded.viewport;
     }
-    this.#nothing.hidden = view !== "segments" || loaded.data.seg_size.length > 0;
-    setText(this.#nothing.firstElementChild as HTMLElement, `${noSegments(loaded.data)}.`);
+    if (view === "segments" && loaded.data.seg_size.length === 0) {
+      setText(this.#nothing.firstElementChild as HTMLElement, `${noSegments(loaded.data)}.`);
+      app.scene.stage.append(this.#nothing);
+    } else {
+      this.#nothing.remove();
+    }
     const was = this.#shownView;
     this.#shownView = view;
     if (this.isChart && was !== view) {
