@@ -254,3 +254,5 @@ def test_memory_without_segments_says_so(show):
     expect(it.page.locator(".mw-empty")).to_contain_text("no map")
     it.choose(1)
     assert it.trait("selection") >= 0
+    it.tell("view", "segments")
+    expect(it.page.locator(".mw-message", has_text="not held in segments")).to_be_visible()
