@@ -76,7 +76,8 @@ class Sampler:
         self._names: dict[tuple[int, str], int] = {}
         self._lock = threading.Lock()
         self._roots: list[str] = []
-        self._modules: dict[int, tuple[weakref.ref[torch.nn.Module], int]] = {}
+        #: Module by id -> a weak reference and the number of its name; the reference tells a recycled id.
+        self.modules: dict[int, tuple[weakref.ref[torch.nn.Module], int]] = {}
         self._known: dict[int, Root] = {}
         self._steppers: dict[int, _Stepper] = {}
 
@@ -100,7 +101,7 @@ class Sampler:
 
     def path(self, module: torch.nn.Module) -> int:
         """Number of a module's qualified name; of its class where no known model holds it."""
-        known = self._modules.get(id(module))
+        known = self.modules.get(id(module))
         if known is not None and known[0]() is module:
             return known[1]
         # One that was added to its model since; what holds nothing (a softmax made on the fly) is not worth the walk.
@@ -108,21 +109,21 @@ class Sampler:
             owner = root.ref()
             if owner is not None and any(module is part for part in owner.modules()):
                 self._note_paths(owner, root.number)
-                return self._modules[id(module)][1]
+                return self.modules[id(module)][1]
         number = self.name(type(module).__name__)
-        self._modules[id(module)] = (weakref.ref(module), number)
+        self.modules[id(module)] = (weakref.ref(module), number)
         return number
 
     def _note_paths(self, owner: torch.nn.Module, number: int) -> None:
         for path, module in owner.named_modules():
             text = _plain_path(path)
-            known = self._modules.get(id(module))
+            known = self.modules.get(id(module))
             if known is None or known[0]() is not module or known[1] == self._names.get((-1, type(module).__name__)):
-                self._modules[id(module)] = (weakref.ref(module), self.name(text, number))
+                self.modules[id(module)] = (weakref.ref(module), self.name(text, number))
 
     def knows(self, module: torch.nn.Module) -> bool:
         """Whether the module is a model that was sampled, or part of one."""
-        known = self._modules.get(id(module))
+        known = self.modules.get(id(module))
         return known is not None and known[0]() is module
 
     # -- one tensor --------------------------------------------------------------------------------------------------
