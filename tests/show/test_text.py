@@ -9,7 +9,7 @@ import pytest
 from memwidget.show.text import summary
 from memwidget.trace.trace import NO_STACK, Trace
 from memwidget.units import bytes_exact, bytes_text, count_text, duration_text
-from show.hand_made import GOLDEN, first, hostile, without_history
+from show.hand_made import GOLDEN, first, hostile, labelled, without_history
 
 WRITERS = {"bytes": bytes_text, "bytes_exact": bytes_exact, "count": count_text, "duration": duration_text}
 
@@ -63,3 +63,14 @@ def test_without_history_the_segments_speak_and_no_peak_is_claimed():
 
 def test_summary_holds_nothing_that_a_terminal_obeys():
     assert all(c.isprintable() or c == "\n" for c in summary(Trace(hostile())))
+
+
+def test_the_peak_by_category_where_labels_say_so():
+    lines = summary(Trace(labelled())).splitlines()
+    (found,) = [line for line in lines if line.startswith("  by category")]
+    # 4 KiB of targets and 16 KiB of gradient were never sampled.
+    assert found == (
+        "  by category activation 32.0 KiB, gradient 16.0 KiB, parameter 16.0 KiB, input 12.0 KiB, temporary 8.00 KiB "
+        "(20.0 KiB of it a guess)"
+    )
+    assert not [line for line in summary(Trace(first())).splitlines() if "by category" in line]

@@ -53,6 +53,7 @@ def summary(trace: Trace) -> str:
             f"  at {where_text(trace, trace.peak_event)}",
             f"  reserved {bytes_text(reserved)} then, at most {bytes_text(trace.peak_reserved)}",
             *_oom(trace),
+            *_categories(trace),
             *_sites(trace, "peak", "at the peak"),
             f"  at the end {bytes_text(trace.allocated)} allocated, {bytes_text(trace.reserved)} reserved",
             *_findings(trace),
@@ -109,6 +110,17 @@ def _oom(trace: Trace) -> list[str]:
     report = trace.out_of_memory()
     head, *rest = explain(report)
     return [f"  out of memory at event {report.moment:,}: {head}", *(f"    {sentence}" for sentence in rest)]
+
+
+def _categories(trace: Trace) -> list[str]:
+    """What the peak was made of, where labels say so; the share of guesses with it."""
+    if not trace.has_labels:
+        return []
+    rows = trace.by_category("peak").rows
+    parts = [f"{plain(row.label, 60).replace('_', ' ')} {bytes_text(row.bytes)}" for row in rows[:_LARGEST]]
+    guessed = sum(row.by_guess for row in rows)
+    by_guess = f" ({bytes_text(guessed)} of it a guess)" if guessed else ""
+    return [f"  by category {', '.join(parts)}{by_guess}"]
 
 
 def _sites(trace: Trace, at: str, when: str) -> list[str]:
