@@ -35,6 +35,8 @@ class BlockColumns(Protocol):
 
     def __getitem__(self, name: str, /) -> NDArray[Any]: ...
 
+    def __len__(self) -> int: ...
+
 
 def rounded_sizes(requested: I64, settings: Mapping[str, Any]) -> I64:
     """Round requests as the allocator does (`round_size`).

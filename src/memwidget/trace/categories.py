@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from memwidget.recording import CATEGORIES, I32, I64, SAMPLED, TRAINS, U8, Recording
+from memwidget.trace.allocator import BlockColumns
 from memwidget.trace.phases import BACKWARD, FORWARD, LOSS, STEP, Phases
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Answer(NamedTuple):
 class _Deciding(NamedTuple):
     """The blocks, and what is decided about them so far."""
 
-    blocks: NDArray[Any]
+    blocks: BlockColumns
     category: U8
     reason: U8
     name: I32
@@ -68,12 +69,12 @@ class _Deciding(NamedTuple):
         self.category[ids], self.reason[ids] = category, reason
 
 
-def categorize(recording: Recording, device: int, blocks: NDArray[Any], found: Phases | None) -> Answer:
+def categorize(recording: Recording, device: int, blocks: BlockColumns, found: Phases | None) -> Answer:
     """Decide about every block of a device.
 
     Parameters
     ----------
-    blocks : structured ndarray of BLOCK_DTYPE
+    blocks : columns of BLOCK_DTYPE
     found : Phases or None
         None where events carry no time; then only what lives at the start or the end can be told.
     """
@@ -112,7 +113,7 @@ def categorize(recording: Recording, device: int, blocks: NDArray[Any], found: P
 # -- A ---------------------------------------------------------------------------------------------------------------
 
 
-def match(blocks: NDArray[Any], address: NDArray[np.uint64], time: I64, nbytes: I64, *, timed: bool = True) -> I64:
+def match(blocks: BlockColumns, address: NDArray[np.uint64], time: I64, nbytes: I64, *, timed: bool = True) -> I64:
     """The block that lived at each address and time, -1 for none.
 
     One search in the blocks sorted by address and time; of two uses in one microsecond the later one counts, as a
@@ -242,7 +243,7 @@ def _guess(made: _Deciding, found: Phases) -> None:
 # -- deep mode -------------------------------------------------------------------------------------------------------
 
 
-def _saved(recording: Recording, device: int, blocks: NDArray[Any]) -> NDArray[np.bool_] | None:
+def _saved(recording: Recording, device: int, blocks: BlockColumns) -> NDArray[np.bool_] | None:
     """Which blocks autograd saved a tensor in; None without deep mode."""
     saved = recording.saved
     if not len(saved):
@@ -254,7 +255,7 @@ def _saved(recording: Recording, device: int, blocks: NDArray[Any]) -> NDArray[n
     return kept
 
 
-def _forward_stacks(recording: Recording, blocks: NDArray[Any], found: Phases) -> I32:
+def _forward_stacks(recording: Recording, blocks: BlockColumns, found: Phases) -> I32:
     """The forward stack of each block made in backward: of the saved tensor that backward took last before it."""
     stacks = np.full(len(blocks), -1, np.int32)
     uses = recording.uses

@@ -49,6 +49,9 @@ SIZE_GUESSED = 8
 #: Made in backward without a stack of its own: `stack` is that of the forward it belongs to (deep mode).
 FORWARD_STACK = 16
 
+#: The curves of a trace.
+CURVES = ("allocated", "active", "reserved", "requested")
+
 #: "The free was requested before the first event": pending at moment 0, hence active, not allocated.
 BEFORE = -2
 
@@ -77,14 +80,15 @@ BLOCK_DTYPE = np.dtype(
 )
 
 
-class _Columns:
+class Columns:
     """Blocks in the making, a column an array: a strided field of a structured array costs four times as much."""
 
     def __init__(self, arrays: dict[str, NDArray[Any]]) -> None:
         self._arrays = arrays
 
     @classmethod
-    def zeros(cls, n: int) -> _Columns:
+    def zeros(cls, n: int) -> Columns:
+        """All columns, n rows of zeros."""
         return cls({name: np.zeros(n, BLOCK_DTYPE[name]) for name in BLOCK_DTYPE.names or ()})
 
     def __len__(self) -> int:
@@ -96,13 +100,13 @@ class _Columns:
     def __setitem__(self, name: str, values: NDArray[Any] | int) -> None:
         self._arrays[name][:] = values
 
-    def joined(self, other: _Columns) -> _Columns:
+    def joined(self, other: Columns) -> Columns:
         """These rows, then the other's."""
-        return _Columns({name: np.concatenate([array, other[name]]) for name, array in self._arrays.items()})
+        return Columns({name: np.concatenate([array, other[name]]) for name, array in self._arrays.items()})
 
-    def ordered(self, order: NDArray[np.intp]) -> _Columns:
+    def ordered(self, order: NDArray[np.intp]) -> Columns:
         """The rows in another order."""
-        return _Columns({name: array[order] for name, array in self._arrays.items()})
+        return Columns({name: array[order] for name, array in self._arrays.items()})
 
     def rows(self) -> NDArray[Any]:
         """As one structured array."""
@@ -123,8 +127,8 @@ class Reduced:
 
     Attributes
     ----------
-    blocks : structured ndarray of BLOCK_DTYPE
-        What existed at the start first, then in order of allocation: the stacking order of the picture.
+    columns : Columns of BLOCK_DTYPE
+        One row a block: what existed at the start, then in order of allocation, the stacking order of the picture.
     table : structured ndarray of SEGMENT_DTYPE
         Lifetimes of segments.
     segments, segment_blocks
@@ -134,7 +138,7 @@ class Reduced:
     """
 
     events: Events
-    blocks: NDArray[Any]
+    columns: Columns
     table: NDArray[Any]
     segments: Segments
     segment_blocks: SegmentBlocks
@@ -167,10 +171,10 @@ def reduce_device(recording: Recording, device: int) -> Reduced:
         blocks["flags"][guessed] |= SIZE_GUESSED
     _fill(blocks, events, segments)
     _note_start(blocks, recording, events, notes)
-    return Reduced(events, blocks.rows(), table, segments, inside, notes)
+    return Reduced(events, blocks, table, segments, inside, notes)
 
 
-def _pair(events: Events, notes: list[str], *, renames: bool) -> _Columns:
+def _pair(events: Events, notes: list[str], *, renames: bool) -> Columns:
     """Block lifetimes from events alone, in order of allocation.
 
     With `renames` an allocation at a live address is the same memory under another name, which needs no note.
@@ -185,7 +189,7 @@ def _pair(events: Events, notes: list[str], *, renames: bool) -> _Columns:
     block_of = np.cumsum(starts) - 1
     n = int(block_of[-1]) + 1 if len(order) else 0
 
-    blocks = _Columns.zeros(n)
+    blocks = Columns.zeros(n)
     head = order[starts]
     blocks["address"] = events.address[head]
     blocks["requested"] = events.size[head]
@@ -256,9 +260,7 @@ def _first(order: NDArray[np.intp], block_of: NDArray[np.intp], mask: NDArray[np
     return found
 
 
-def _match_final(
-    blocks: _Columns, inside: SegmentBlocks, notes: list[str], *, complete: bool, completions: bool
-) -> I64:
+def _match_final(blocks: Columns, inside: SegmentBlocks, notes: list[str], *, complete: bool, completions: bool) -> I64:
     """Sizes of the blocks that the final segments still hold (-1 otherwise); settles frees that never completed."""
     known = np.full(len(blocks), -1, np.int64)
     taken = np.flatnonzero(inside.state <= _PENDING)
@@ -287,16 +289,16 @@ def _match_final(
     return known
 
 
-def _fill_from_final(blocks: _Columns, ids: NDArray[np.intp], inside: SegmentBlocks, rows: NDArray[np.intp]) -> None:
+def _fill_from_final(blocks: Columns, ids: NDArray[np.intp], inside: SegmentBlocks, rows: NDArray[np.intp]) -> None:
     """Take the stack of a live block from the segments where its event kept none."""
     blocks["stack"][ids] = inside.stack[rows] + 1  # +1: `_fill` tells "none" from 0 until it runs
 
 
-def _ghosts(blocks: _Columns, inside: SegmentBlocks, known: I64) -> _Columns:
+def _ghosts(blocks: Columns, inside: SegmentBlocks, known: I64) -> Columns:
     """Blocks of the final segments that the history never mentions as live: they were there all along."""
     taken = np.flatnonzero(inside.state <= _PENDING)
     absent = taken[~np.isin(inside.address[taken], blocks["address"][known >= 0])]
-    ghosts = _Columns.zeros(len(absent))
+    ghosts = Columns.zeros(len(absent))
     ghosts["address"] = inside.address[absent]
     ghosts["size"] = inside.size[absent]
     ghosts["requested"] = inside.requested[absent]
@@ -308,7 +310,7 @@ def _ghosts(blocks: _Columns, inside: SegmentBlocks, known: I64) -> _Columns:
     return ghosts
 
 
-def _stacking_order(blocks: _Columns) -> NDArray[np.intp]:
+def _stacking_order(blocks: Columns) -> NDArray[np.intp]:
     """What existed first lies at the bottom, the longest-lived of it lowest; then order of allocation."""
     born = blocks["alloc_event"]
     unseen = np.flatnonzero(born < 0)
@@ -322,7 +324,7 @@ def _stacking_order(blocks: _Columns) -> NDArray[np.intp]:
     return np.concatenate([first, block_at[block_at >= 0]])
 
 
-def _fill(blocks: _Columns, events: Events, segments: Segments) -> None:
+def _fill(blocks: Columns, events: Events, segments: Segments) -> None:
     """Stacks, streams, pools, times and the category that follows from the history alone."""
     born, asked, died = blocks["alloc_event"], blocks["free_requested_event"], blocks["free_event"]
     freed_at = np.where(asked >= 0, asked, died)
@@ -368,7 +370,7 @@ def _fill(blocks: _Columns, events: Events, segments: Segments) -> None:
     blocks["step"] = -1
 
 
-def _note_start(blocks: _Columns, recording: Recording, events: Events, notes: list[str]) -> None:
+def _note_start(blocks: Columns, recording: Recording, events: Events, notes: list[str]) -> None:
     """Say what was there before the first event, and when the history wrapped."""
     limit = recording.facts.get("max_entries")
     if isinstance(limit, int) and limit > 1 and len(events) >= limit:
@@ -389,23 +391,19 @@ def _note_start(blocks: _Columns, recording: Recording, events: Events, notes: l
         )
 
 
-def curves(reduced: Reduced, device_type: str, counters: Counters | None = None) -> dict[str, I64]:
-    """The four curves, int64, one value a moment: shape (n_events + 1,).
+def make_curve(name: str, reduced: Reduced, device_type: str, counters: Counters) -> I64:
+    """One of CURVES at every moment: int64, bytes, shape (n_events + 1,).
 
     ``allocated`` ends at free_requested; ``active`` and ``requested`` end at free_completed, as torch counts them.
     """
-    blocks, n = reduced.blocks, len(reduced.events)
-    active = _curve(n, blocks["size"], blocks["alloc_event"], blocks["free_event"])
-    found = {
-        "allocated": _curve(n, blocks["size"], blocks["alloc_event"], blocks["free_requested_event"]),
-        "active": active,
-        "requested": _curve(n, blocks["requested"], blocks["alloc_event"], blocks["free_event"]),
-    }
-    if counters is not None and len(counters):
-        found["reserved"] = _counted(counters, n)
-    else:
-        found["reserved"] = active if device_type == "cpu" else _reserved(reduced, active)
-    return found
+    blocks, n = reduced.columns, len(reduced.events)
+    if name == "reserved" and len(counters):
+        return _counted(counters, n)
+    if name == "reserved" and device_type != "cpu":
+        return _reserved(reduced, make_curve("active", reduced, device_type, counters))
+    size = blocks["requested" if name == "requested" else "size"]
+    died = blocks["free_requested_event" if name == "allocated" else "free_event"]
+    return _curve(n, size, blocks["alloc_event"], died)
 
 
 def _counted(counters: Counters, n: int) -> I64:

@@ -1,7 +1,7 @@
 """Frames -> the user's line.
 
-Owns the rules that tell the user's own code from libraries, C++ and plumbing, and the words a call site is called by.
-Works on whole tables of frames and stacks, never on one block. It must not know about events.
+Owns the rules that tell the user's own code from libraries, C++ and plumbing, the words a call site is called by, and
+why a block has no stack. Works on whole tables of frames and stacks, never on one block. It must not know about events.
 """
 
 from __future__ import annotations
@@ -18,6 +18,17 @@ if TYPE_CHECKING:
 
 #: Kinds of frame.
 USER, LIBRARY, CPP, PLUMBING = 0, 1, 2, 3
+
+#: Why a block has no stack, by code; 0 stands for "it has one".
+NO_STACK = (
+    "",
+    "It existed before the recording began, so its allocation was not seen.",
+    'Allocated in backward, on autograd\'s own thread, which has no Python stack; stacks="all" shows the C++ side.',
+    "The recording kept no stacks at all (context=None).",
+    "The recording kept no stack for this allocation.",
+    "Allocated outside any operator (a bare storage, say), where the CPU recorder sees no line.",
+)
+_STACK, _EARLIER, _BACKWARD, _NO_STACKS, _NOT_KEPT, _NO_OPERATOR = range(len(NO_STACK))
 
 #: Label of blocks whose stack names no line of Python.
 NO_SITE = "(no Python stack)"
@@ -153,3 +164,25 @@ def _cell_name(path: str) -> str:
     if match and match.group(1):
         return f"cell {match.group(1)}"
     return f"notebook cell {path.rsplit('/', 1)[-1].removesuffix('.py')}"
+
+
+def no_stack_codes(recording: Recording, stack: I32, born: I32, kinds: U8) -> U8:
+    """Why each block has no stack: an index into NO_STACK, 0 where it has one.
+
+    Parameters
+    ----------
+    stack, born : one entry a block: its stack, and the event that allocated it; -1 for none
+    kinds : see `frame_kinds`
+    """
+    if not (stack >= 0).any():
+        ordinary = _NO_STACKS
+    elif recording.facts.get("context") == "state":
+        ordinary = _NOT_KEPT
+    elif recording.device_type == "cpu":
+        ordinary = _NO_OPERATOR
+    else:
+        # Python-only stacks are empty exactly on autograd's own threads. One C++ frame anywhere means that C++
+        # stacks were on, and then an empty stack has another reason.
+        ordinary = _NOT_KEPT if (kinds >= CPP).any() else _BACKWARD
+    codes = np.where(stack < 0, np.where(born < 0, _EARLIER, ordinary), _STACK)
+    return codes.astype(np.uint8)
