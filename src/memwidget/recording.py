@@ -82,6 +82,15 @@ IN_BACKWARD = 2
 RAW_TIMELINE = "torch.profiler raw timeline"
 
 
+#: The highest device ordinal of a recording. torch's own go to 127; each costs a table.
+MAX_DEVICE = 4096
+#: Bytes that all events of a device, all segments, or all blocks may come to: sums of sums stay below 2**63, also when
+#: each request is rounded up to twice its size.
+MAX_TOTAL = 2**61
+#: Events up to this one move bytes; the sizes of the others are added to nothing.
+LAST_SIZED = ACTION["segment_unmap"]
+
+
 class SnapshotError(ValueError):
     """A source that cannot be read as a memory recording; the message names the cause and the fix."""
 

@@ -8,12 +8,11 @@ counters) is stepped over. Times are microseconds with fractions, after "baseTim
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from memwidget.read.jsonstream import Stream, text
-from memwidget.read.nesting import MAX_BYTES, MAX_DEVICE, MAX_TIME_NS, OPERATOR, PYTHON, RANGE, Profile
-from memwidget.recording import SnapshotError
+from memwidget.read.nesting import MAX_BYTES, MAX_TIME_NS, OPERATOR, PYTHON, RANGE, Profile
+from memwidget.recording import MAX_DEVICE, SnapshotError
 
 _KINDS = {"cpu_op": OPERATOR, "python_function": PYTHON, "user_annotation": RANGE, "Operator": OPERATOR}
 
@@ -83,18 +82,19 @@ def _event(profile: Profile, event: Any) -> None:
 
 def _thread(profile: Profile, event: dict[str, Any]) -> int:
     key = event.get("pid"), event.get("tid")
+    try:
+        return profile.threads[key]
+    except (KeyError, TypeError):  # a new one, or none at all
+        pass
     if not all(isinstance(part, (int, str)) for part in key):
         raise _bad("pid and tid of an event", "numbers")
     return profile.thread_number(key)
 
 
 def _nanoseconds(value: Any, name: str) -> int:
-    if (type(value) is not int and type(value) is not float) or not math.isfinite(value):
-        raise _bad(f"{name} of an event", "a number")
-    found = round(value * 1000)
-    if not 0 <= found <= MAX_TIME_NS // 2:
-        raise _bad(f"{name} of an event", "a time in microseconds")
-    return found
+    if (type(value) is int or type(value) is float) and 0 <= value <= MAX_TIME_NS // 2000:  # NaN is neither
+        return round(value * 1000)
+    raise _bad(f"{name} of an event", "a time in microseconds")
 
 
 def _whole(args: dict[str, Any], name: str, low: int, high: int) -> int:

@@ -44,9 +44,8 @@ MAX_DEPTH, MAX_FRAMES = 256, 1 << 23
 MAX_RANGES = 20_000
 #: A named range outlives a few functions at most; with more of them it is cut off at the innermost that ends.
 MAX_MOVED = 64
-MAX_BYTES = 1 << 44
+MAX_BYTES, MAX_TOTAL = 1 << 44, 1 << 61
 MAX_TIME_NS = 1 << 62
-MAX_DEVICE = 4096
 _PYTHON_NAME = re.compile(r"(.*)\((\d{1,9})\): (.*)", re.DOTALL)
 _ALLOC, _FREE = ACTION["alloc"], ACTION["free_requested"]
 
@@ -86,6 +85,7 @@ class Profile:
         self.thread, self.kind, self.name = array("q"), array("B"), array("q")
         self.memory: dict[str, Memory] = {}
         self.other_devices = 0
+        self._total = 0
 
     def thread_number(self, key: object) -> int:
         """A number for a thread."""
@@ -109,6 +109,9 @@ class Profile:
             return
         if not size:
             return
+        self._total += abs(size)
+        if self._total > MAX_TOTAL:
+            raise SnapshotError("The sizes in this profile add up to more than any machine has.")
         memory = self.memory.setdefault(kind, Memory())
         memory.time.append(time)
         memory.thread.append(thread)

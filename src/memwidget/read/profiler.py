@@ -13,6 +13,7 @@ from typing import Any
 from memwidget.read import live
 from memwidget.read.chrome import read_chrome
 from memwidget.read.jsonstream import Stream
+from memwidget.read.snapshot import no_collector
 from memwidget.read.timeline import read_raw, read_timeline
 from memwidget.read.unpack import FREE_BYTES
 from memwidget.recording import Recording, SnapshotError
@@ -53,7 +54,8 @@ def recording_from_json(
         )
     stream = Stream(data, None if progress is None else lambda fraction: progress(0.9 * fraction, "reading"))
     try:
-        recording = _read(stream, data, name, device_type)
+        with no_collector():
+            recording = _read(stream, data, name, device_type)
     except (MemoryError, OverflowError) as error:
         raise SnapshotError("The file needs more memory than there is; read it on a larger machine.") from error
     if progress is not None:

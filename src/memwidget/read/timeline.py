@@ -43,7 +43,7 @@ TORCH_ORDER = tuple(
 _UNKNOWN = CATEGORIES.index("unknown")
 #: Bytes and times of a real file are far below; sums of as many rows as a file can hold stay below 2**63.
 MAX_BYTES = 1 << 44
-MAX_TOTAL = 1 << 62
+MAX_TOTAL = 1 << 61
 MAX_TIME_NS = 1 << 62
 #: Where the addresses of blocks that have none are counted from, so that no two of them are alike.
 _STEP = 512
@@ -119,7 +119,7 @@ def read_timeline(stream: Stream, name: str, device_type: str) -> Recording:
     """Read ``[times, sizes]``."""
     stream.take("[")
     times = array("q")
-    for time in stream.elements():
+    for time in stream.scalars():
         if type(time) is not int or not 0 <= time <= MAX_TIME_NS // 1000:
             raise _bad(f"times[{len(times)}]", "a time in microseconds")
         times.append(time)
