@@ -22,10 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memwidget.read.coding import decode, encode
+from memwidget.read.facts import check_facts
 from memwidget.read.unpack import available, most_bytes
 from memwidget.recording import (
     ACTIONS,
     CATEGORIES,
+    LAST_SIZED,
+    MAX_DEVICE,
+    MAX_TOTAL,
     SAMPLED,
     SPANS,
     STATES,
@@ -308,7 +312,7 @@ def check(recording: Recording) -> None:
         ("counters.event", r.counters.event, 0, 2**31),
         ("counters.reserved", r.counters.reserved, 0, _MAX_BYTES + 1),
         ("segments.size", r.segments.size, 0, _MAX_BYTES + 1),
-        ("segments.device", r.segments.device, 0, 2**31),
+        ("segments.device", r.segments.device, 0, MAX_DEVICE + 1),
         ("segment_blocks.segment", r.segment_blocks.segment, 0, len(r.segments)),
         ("segment_blocks.state", r.segment_blocks.state, 0, len(STATES)),
         ("segment_blocks.size", r.segment_blocks.size, 0, _MAX_BYTES + 1),
@@ -344,11 +348,14 @@ def _check_values(r: Recording) -> None:
     if not all(0 <= number < 2**64 for number in numbers):
         raise SnapshotError(_BROKEN.format("a stream, pool or capacity is out of range"))
     ordinals = [*r.events, *r.capacities]
-    if len(set(r.events)) != len(r.events) or not all(0 <= ordinal < 2**31 for ordinal in ordinals):
+    if len(set(r.events)) != len(r.events) or not all(0 <= ordinal <= MAX_DEVICE for ordinal in ordinals):
         raise SnapshotError(_BROKEN.format("a device is out of range"))
-    for events in r.events.values():
-        if float(events.size.sum(where=events.action == ACTIONS.index("alloc"), dtype=np.float64)) > 2.0**62:
-            raise SnapshotError(_BROKEN.format("its sizes add up to more than any device moves"))
+    sums = [r.segments.size, r.segment_blocks.size, r.segment_blocks.requested]
+    sums += [events.size[events.action <= LAST_SIZED] for events in r.events.values()]
+    if any(float(sizes.sum(dtype=np.float64)) > MAX_TOTAL for sizes in sums):
+        raise SnapshotError(_BROKEN.format("its sizes add up to more than any device moves"))
+    if not check_facts(r.facts, len(r.annotations)):
+        raise SnapshotError(_BROKEN.format("its facts are no facts"))
     for major, minor in (
         (r.segments.device, r.segments.address),
         (r.segment_blocks.segment, r.segment_blocks.address),

@@ -16,7 +16,20 @@ import numpy as np
 from memwidget.read.events import MAX_KEYS, Rows, plain_rows
 from memwidget.read.intern import Tables, wrong
 from memwidget.read.unpickle import Run
-from memwidget.recording import ACTIONS, STATES, Annotations, Events, Recording, SegmentBlocks, Segments, SnapshotError
+from memwidget.recording import (
+    ACTIONS,
+    I64,
+    LAST_SIZED,
+    MAX_DEVICE,
+    MAX_TOTAL,
+    STATES,
+    Annotations,
+    Events,
+    Recording,
+    SegmentBlocks,
+    Segments,
+    SnapshotError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -177,7 +190,7 @@ class _Reading:
             kind = segment.get("segment_type")
             streams.append(_address(segment, "stream", where, 0))
             row = (
-                _number(segment, "device", where, 2**31 - 1, 0),
+                _number(segment, "device", where, MAX_DEVICE, 0),
                 address,
                 size,
                 -1,
@@ -230,6 +243,8 @@ class _Reading:
 
     def _sort_segments(self, table: list[Any], blocks: list[tuple[int, ...]], streams: list[int]) -> None:
         columns: list[Any] = list(zip(*table, strict=True)) if table else [[]] * 8
+        for sizes in (columns[2], [block[2] for block in blocks], [block[3] for block in blocks]):
+            _check_total(np.array(sizes, np.int64), "segments")
         order = np.lexsort((np.array(columns[1], np.uint64), np.array(columns[0], np.int32)))
         names = [column.name for column in Segments.columns()]
         dtypes = [column.dtype for column in Segments.columns()]
@@ -252,6 +267,10 @@ class _Reading:
 
     def _traces(self, traces: list[Any] | tuple[Any, ...]) -> None:
         counts = []
+        if len(traces) > MAX_DEVICE + 1:
+            raise SnapshotError(
+                f"The snapshot names {len(traces):,} devices, more than any machine has; record the snapshot again."
+            )
         for device, trace in enumerate(traces):
             if not isinstance(trace, (list, tuple)):
                 raise wrong(f"device_traces[{device}]", "a list of events", trace)
@@ -306,11 +325,7 @@ class _Reading:
             if bad.any():
                 i = int(bad.argmax())
                 raise wrong(f"{where}[{i}].{field}", "a number of its kind", int(column[i]))
-        alloc = rows.action == ACTIONS.index("alloc")
-        if float(rows.size.sum(where=alloc, dtype=np.float64)) > 2.0**62:
-            raise SnapshotError(
-                f"The sizes in {where} add up to more than any device moves; record the snapshot again."
-            )
+        _check_total(rows.size[rows.action <= LAST_SIZED], where)
         self.streams[f"events {device}"] = rows.stream
         self.no_stream[f"events {device}"] = rows.no_stream
         self.result.events[device] = Events(
@@ -399,6 +414,11 @@ class _Reading:
             raise wrong(where, f"dicts of at most {MAX_KEYS} keys", found)
         if not found.keys() <= known:
             self.unknown |= {f"{str(key)[:40]} in {where}" for key in found.keys() - known}
+
+
+def _check_total(sizes: I64, where: str) -> None:
+    if float(sizes.sum(dtype=np.float64)) > MAX_TOTAL:
+        raise SnapshotError(f"The sizes in {where} add up to more than any device moves; record the snapshot again.")
 
 
 def _some(names: set[str]) -> str:
