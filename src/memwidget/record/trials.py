@@ -60,11 +60,11 @@ class Stand:
     ----------
     options : Options
         How to record.
-    given : list
-        Models and optimizers handed over; others are found as the warm-up calls them. Known by weak references.
+    given : list of weak references
+        Models and optimizers handed over (see `models`); others are found as the warm-up calls them.
     """
 
-    def __init__(self, options: Options, given: list[Any]) -> None:
+    def __init__(self, options: Options, given: list[weakref.ref[Any]]) -> None:
         recorder = choose(options)
         import torch
 
@@ -80,7 +80,7 @@ class Stand:
         from memwidget.record.watch import Watch
 
         self._watch_type = Watch
-        self._known: list[weakref.ref[Any]] = [weakref.ref(value) for value in given]
+        self._known = list(given)
 
     @property
     def device_name(self) -> str:
@@ -127,7 +127,7 @@ class Stand:
         str
             Empty, or the error of a step that ran out of memory.
         """
-        watch = self._watch_type(self.kind, self._given())
+        watch = self._watch_type(self.kind, list(self._known))
         watch.start()
         try:
             failed = self._attempt(run)
@@ -139,7 +139,7 @@ class Stand:
             found = each.ref()
             if found is not None and not any(ref() is found for ref in self._known):
                 self._known.append(weakref.ref(found))
-        self.clean()
+        self.clean()  # what is free is asked next
         return failed
 
     def trial(self, run: Callable[[], object], repeats: int = 2, limit: int | None = None) -> Measured:
@@ -153,7 +153,7 @@ class Stand:
         self.clean()
         measured = Measured()
         recorder = self._start(measured)
-        watch = None if recorder is None else self._watch_type(self.kind, self._given())
+        watch = None if recorder is None else self._watch_type(self.kind, list(self._known))
         before = self._storages()
         marks: list[int] = []
         try:
@@ -181,7 +181,8 @@ class Stand:
             watch.store(recording)
             if self._device is None:
                 measured.held = _held(before, self._storages(), _left(recording))
-        self.clean()
+        if measured.failed:
+            self.clean()
         return measured
 
     def _start(self, measured: Measured) -> Any:
@@ -251,8 +252,8 @@ class Stand:
         return found
 
 
-def models(*given: Any) -> list[Any]:
-    """Models and optimizers as handed over: one, or a list or dict of them."""
+def models(*given: Any) -> list[weakref.ref[Any]]:
+    """Weak references to models and optimizers as handed over: one, or a list or dict of them."""
     from memwidget.record.watch import flat
 
     return flat(*given)

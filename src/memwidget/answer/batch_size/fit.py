@@ -130,8 +130,9 @@ class BatchSizeFit:
 
         def bounds(value: float, half_width: float, held_out: float, at_far: float, at_near: float) -> Any:
             growth = max(0.0, value - at_far)
-            # A slope that is off shows in proportion to how far it is followed.
-            beyond = held_out * max(1.0, growth / max(1.0, at_far - at_near)) if growth or held_out else 0.0
+            # A slope that is off shows in proportion to how far it is followed; with the largest trial in it, the
+            # slope is off by half as much as it was without.
+            beyond = held_out * max(1.0, 0.5 * growth / max(1.0, at_far - at_near))
             width = math.hypot(half_width, beyond) + FLOOR * doublings * growth + grain
             return round(value), max(0, round(value - width)), round(value + width)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from memwidget.answer.batch_size.replay import Outcome, Program, align, live_at, replay
-from memwidget.answer.batch_size.terms import Polynomial, Term, chosen, exact, largest_row, solve, terms_for
+from memwidget.answer.batch_size.terms import Polynomial, Term, chosen, exact, fitted, largest_row, solve, terms_for
 from memwidget.answer.batch_size.terms import design as _design
 from memwidget.answer.batch_size.trials import Size, Trial, words
 
@@ -66,6 +66,8 @@ class Totals:
     """Peaks of phases as polynomials; what is reserved beyond the allocated as one more."""
 
     trials: Sequence[Trial]
+    #: Fitted with more trials: take its terms, where there are points enough for them.
+    like: Totals | None = None
     name: str = "totals"
     phases: dict[str, Polynomial] = field(default_factory=dict)
     excess: Polynomial | None = None
@@ -75,13 +77,13 @@ class Totals:
         names = sorted({name for trial in self.trials for name in trial.phases})
         if not all(trial.phases for trial in self.trials):
             names = []
-        for name in names:
-            self.phases[name] = chosen(points, np.array([trial.phases.get(name, 0) for trial in self.trials], float))
-        if not names:
-            self.phases["step"] = chosen(points, np.array([trial.allocated for trial in self.trials], float))
-        beyond = np.array([trial.reserved - trial.allocated for trial in self.trials], float)
-        if beyond.any():
-            self.excess = chosen(points, beyond)
+        like = self.like
+        for name in names or ["step"]:
+            values = [trial.phases.get(name, 0) if names else trial.allocated for trial in self.trials]
+            self.phases[name] = _fit(points, values, None if like is None else like.phases.get(name))
+        beyond = [trial.reserved - trial.allocated for trial in self.trials]
+        if any(beyond):
+            self.excess = _fit(points, beyond, None if like is None else like.excess)
 
     def _top(self, size: Size) -> Polynomial:
         return max(self.phases.values(), key=lambda law: law(size))
@@ -111,6 +113,13 @@ class Totals:
         return Need(allocated, math.hypot(allocated, beyond))
 
 
+def _fit(points: NDArray[np.float64], values: Sequence[int], like: Polynomial | None) -> Polynomial:
+    numbers = np.array(values, float)
+    if like is not None and len(like.terms) <= len(points):
+        return fitted(points, like.terms, numbers)
+    return chosen(points, numbers)
+
+
 @dataclass(eq=False)
 class Requests:
     """Each block's bytes as a function of the size, and the allocator replayed."""
@@ -125,7 +134,8 @@ class Requests:
         points = points_of(self.trials)
         far = largest_row(points)
         self.template = self.trials[far]
-        assert self.template.program is not None  # noqa: S101
+        if self.template.program is None:
+            raise NotAlikeError
         self.program: Program = self.template.program
         rows, values = [], []
         for row, trial in enumerate(self.trials):
@@ -259,7 +269,7 @@ def choose(trials: Sequence[Trial]) -> Chosen:
     rated: list[tuple[float, Need, Requests | Totals]] = []
     if len(rest) >= 2:
         for law in laws:
-            without = _made(type(law), rest)
+            without = Totals(rest, law) if isinstance(law, Totals) else _made(Requests, rest)
             if without is not None:
                 need = without.need(far.size)
                 off = Need(abs(need.allocated - far.allocated), abs(need.reserved - far.reserved))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Term = tuple[int, ...]
 
 #: A longer candidate must beat a shorter one's held-out error by this factor, or by this share of what was measured.
-PAYS, WORTH = 0.7, 0.002
+PAYS, WORTH = 0.35, 0.002
 
 #: 95 % quantiles of Student's t, both sides, for 1, 2, ... degrees of freedom; 1.96 + 2.4 / n from there on.
 _T95 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -94,12 +94,24 @@ class Polynomial:
         """Half of the 95 % interval of a new measurement at a size, from the residuals alone."""
         if self.freedom < 1 or self.spread == 0:
             return 0.0
+        scale, inverse = self._inverse()
+        row = design(np.array([size], float), self.terms)[0] / scale
+        return t95(self.freedom) * self.spread * float(np.sqrt(1 + row @ inverse @ row))
+
+    def certain(self, term: Term) -> bool:
+        """Whether a term's factor differs from 0 by more than the spread explains."""
+        if self.freedom < 1 or self.spread == 0:
+            return True
+        scale, inverse = self._inverse()
+        row = self.terms.index(term)
+        deviation = self.spread * float(np.sqrt(max(0.0, inverse[row, row]))) / float(scale[row])
+        return abs(self.factors[row]) > t95(self.freedom) * deviation
+
+    def _inverse(self) -> tuple[F64, F64]:
         matrix = design(self.points, self.terms)
         scale = np.abs(matrix).max(axis=0)
         scale[scale == 0] = 1
-        row = design(np.array([size], float), self.terms)[0] / scale
-        inverse = np.linalg.pinv((matrix / scale).T @ (matrix / scale))
-        return t95(self.freedom) * self.spread * float(np.sqrt(1 + row @ inverse @ row))
+        return scale, np.linalg.pinv((matrix / scale).T @ (matrix / scale))
 
 
 def fitted(points: F64, terms: Sequence[Term], values: F64) -> Polynomial:
@@ -133,7 +145,8 @@ def chosen(points: F64, values: F64) -> Polynomial:
             if any(sum(t) > 1 for t in extra) and dimensions == 1 and (1,) not in extra:
                 continue  # a square without its linear term
             found = fitted(points, terms, values)
-            if any(f < 0 for t, f in zip(terms[1:], found.factors[1:], strict=True) if t == max(terms, key=sum)):
+            steepest = max(terms, key=sum)
+            if found.factors[terms.index(steepest)] < 0 or not all(found.certain(t) for t in extra if sum(t) > 1):
                 continue
             rivals.append((held_out(points, terms, values), found))
         if not rivals:

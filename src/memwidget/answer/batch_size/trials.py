@@ -185,7 +185,7 @@ def differences(trials: Sequence[Trial]) -> list[str]:
     for trial in trials:
         if not trial.fits or len(trial.steps) < 2:
             continue
-        low, high = min(trial.steps[1:] or trial.steps), max(trial.steps)
+        low, high = min(trial.steps), max(trial.steps)
         last, one = trial.counts[-1], trial.counts[0]
         if high - low > _SAME * high and abs(last - one) > _SAME * max(last, one):
             found.append(
