@@ -145,14 +145,11 @@ class Reduced:
     notes: list[str] = field(default_factory=list)
 
 
-def reduce_device(recording: Recording, device: int) -> Reduced:
+def reduce_device(recording: Recording, device: int, events: Events) -> Reduced:
     """Pair, complete and size the blocks of one device.
 
     Linear in events but for one sort by address. See the module's picture for the rule.
     """
-    events = recording.events.get(device)
-    if events is None:
-        events = Events.empty()
     segments, inside = final_state(recording.segments, recording.segment_blocks, device)
     notes: list[str] = []
     table = segment_lifetimes(events, segments)

@@ -91,7 +91,7 @@ class Trace:
 
     @cached_property
     def _reduced(self) -> Reduced:
-        return reduce_device(self.recording, self.device)
+        return reduce_device(self.recording, self.device, self.events)
 
     @cached_property
     def _decided(self) -> Answer:
