@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-BUNDLE = {f"memwidget/show/static/{name}" for name in ("widget.js", "widget.css", "standalone.js")}
+BUNDLE = {f"memwidget/show/static/{name}" for name in ("widget.js", "more.js", "widget.css", "standalone.js")}
 SAMPLE = "memwidget/sample.pickle.xz"
 
 

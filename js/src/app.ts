@@ -11,6 +11,7 @@ import { blockSentence } from "./facts.js";
 import { Foot } from "./foot.js";
 import { bytes, count } from "./format.js";
 import { Frames } from "./frames.js";
+import { Further } from "./further.js";
 import { Gestures } from "./gestures.js";
 import { attach } from "./interact.js";
 import { attachKeys, helpSheet } from "./keys.js";
@@ -19,7 +20,7 @@ import type { Axis, ColorBy, Model, Overview, Traits } from "./model.js";
 import { detailPanel } from "./panel_detail.js";
 import { momentPanel, type PanelContext, rangePanel } from "./panel_moment.js";
 import { Scene } from "./scene.js";
-import type { SearchResult } from "./search.js";
+import { quoted, type SearchResult } from "./search.js";
 import { Side } from "./side.js";
 import { Sizing } from "./sizing.js";
 import { CHROME, chooseTheme, type Theme } from "./theme.js";
@@ -76,6 +77,7 @@ export class App {
   readonly gestures: Gestures;
   readonly commands: Commands;
   readonly views: Views;
+  readonly further: Further;
   readonly live = h("div", { class: "mw-hidden", "aria-live": "polite" });
   help: HTMLElement | null = null;
   loaded: Loaded | null = null;
@@ -118,6 +120,7 @@ export class App {
       () => this.back(),
       signal,
     );
+    this.further = new Further(this);
     this.views = new Views(this);
     const command = /Mac|iPhone|iPad/.test(navigator.platform) ? "⌘" : "Ctrl";
     this.hintBox = h("div", { class: "mw-hint", "aria-hidden": "true" }, `${command} + wheel zooms`);
@@ -144,6 +147,7 @@ export class App {
           { class: "mw-main" },
           this.scene.stage,
           this.views.allocator.element,
+          this.further.element,
           this.views.about,
           this.foot.element,
         ),
@@ -424,7 +428,7 @@ export class App {
 
   shade(): void {
     if (this.loaded) {
-      const mask = this.result?.blocks;
+      const mask = this.further.mask ?? this.result?.blocks;
       this.loaded.table = this.views.isSegments
         ? this.views.table(this.loaded, this.theme)
         : mask
@@ -443,13 +447,14 @@ export class App {
       timeline: loaded.engine.timeline,
       mode: loaded.mode,
       theme: this.theme,
-      pickSite: (label) => {
-        // Quotes part words in a query; what lies between them is looked for as it stands.
-        const parts = label.split('"').filter((part) => part.trim() !== "");
-        const query = parts.map((part) => `"${part}"`).join(" ");
-        this.push("query", this.model.get("query") === query ? "" : query);
-      },
+      pickSite: (label) => this.searchSite(label),
     };
+  }
+
+  /** Looks for a call site, or no longer. */
+  searchSite(label: string): void {
+    const query = quoted(label);
+    this.push("query", this.model.get("query") === query ? "" : query);
   }
 
   showPanel(loaded: Loaded): void {
@@ -471,7 +476,7 @@ export class App {
       const moment = this.moment;
       const oom = header.oom.some((each) => each.moment === moment);
       const title = moment === header.peak_event ? "At the peak" : oom ? "Out of memory" : `At moment ${count(moment)}`;
-      this.side.show(title, momentPanel(this.context(loaded), moment));
+      this.side.show(title, momentPanel(this.context(loaded), moment, this.views.view !== "live"));
     }
   }
 
@@ -490,6 +495,10 @@ export class App {
   }
 
   back(): void {
+    if (!this.marked && this.selection < 0 && this.further.back(this.views.view)) {
+      this.root.focus({ preventScroll: true });
+      return;
+    }
     if (this.marked) {
       this.marked = null;
       this.frames.request("panel");

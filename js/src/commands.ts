@@ -42,7 +42,7 @@ export class Commands {
       return true;
     }
     if (action === "escape") {
-      return this.escape();
+      return this.app.views.act(action) ?? this.escape();
     }
     const loaded = this.app.loaded;
     if (!loaded) {
@@ -55,7 +55,7 @@ export class Commands {
     const { plot } = this.app.scene.layout;
     const x = plot.x + momentToX(loaded.engine.timeline, loaded.viewport.camera, this.app.moment + 0.5, plot.width);
     const middle = x >= plot.x && x <= plot.x + plot.width ? x : plot.x + plot.width / 2;
-    const moves: Record<Exclude<Action, "help" | "escape" | "pageUp" | "pageDown" | "last">, () => void> = {
+    const moves: Record<Exclude<Action, "help" | "escape" | "mark" | "pageUp" | "pageDown" | "last">, () => void> = {
       left: () => this.step(-1),
       right: () => this.step(1),
       panLeft: () => this.app.gestures.pan(-plot.width / 4, 0),

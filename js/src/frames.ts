@@ -135,6 +135,7 @@ export class Frames {
       if (this.app.root.dataset.state !== "ready") {
         this.app.state("ready");
         this.app.say("");
+        this.app.further.ready();
       }
     }
   }

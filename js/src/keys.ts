@@ -23,6 +23,7 @@ export type Action =
   | "last"
   | "search"
   | "panel"
+  | "mark"
   | "escape"
   | "help";
 
@@ -53,6 +54,7 @@ const KEYS: Record<string, Action> = {
   Enter: "pin",
   "/": "search",
   i: "panel",
+  m: "mark",
   Escape: "escape",
   "?": "help",
 };
@@ -67,6 +69,7 @@ const LIST: readonly (readonly [string, string])[] = [
   ["[ ]", "zoom the bytes"],
   ["Home", "fit everything"],
   ["↑ ↓ Home End", "Allocator: step the events"],
+  ["M", "Live: mark the moment"],
   ["P", "peak"],
   ["O", "next out of memory"],
   ["/", "search"],

@@ -120,20 +120,30 @@ function larger(data: Data, a: number, b: number): number {
   return more > 0 || (more === 0 && b < a) ? b : a;
 }
 
-/** Paths of stacks: frame rows, and ~run for a run of frames that are not the user's. */
-export class Paths {
-  /** The runs met so far, outermost frame first. */
-  readonly runs: number[][] = [];
-  readonly #data: Data;
-  readonly #known = new Map<string, number>();
-  readonly #paths = new Map<number, number[]>();
+/** Frames that are not the user's, between two that are or at the inner end: outermost first. */
+export interface Run {
+  /** Runs of one name fold into one node. */
+  group: number;
+  frames: readonly number[];
+}
 
-  constructor(data: Data) {
+/** Paths of stacks: frame rows and runs, from the outermost user frame inward. */
+export class Paths {
+  /** Of each group: its name, and the least and most frames of its runs. */
+  readonly groups: { name: string; least: number; most: number }[] = [];
+  readonly #data: Data;
+  readonly #name: (frames: readonly number[]) => string;
+  readonly #known = new Map<string, number>();
+  readonly #paths = new Map<number, (number | Run)[]>();
+
+  /** `name`: what a run is called, from its frames. */
+  constructor(data: Data, name: (frames: readonly number[]) => string) {
     this.#data = data;
+    this.#name = name;
   }
 
   /** Outermost first; empty for blocks without a stack. */
-  of(stack: number): readonly number[] {
+  of(stack: number): readonly (number | Run)[] {
     let path = this.#paths.get(stack);
     if (!path) {
       path = this.#work(stack);
@@ -142,38 +152,50 @@ export class Paths {
     return path;
   }
 
-  #work(stack: number): number[] {
+  /** The elements of a path: frame rows, and ~group for a run that is folded. */
+  elements(stack: number, opened: (group: number) => boolean): number[] {
+    const path = this.of(stack);
+    if (path.length === 0) return [NO_STACK];
+    return path.flatMap((part) => (typeof part === "number" ? part : opened(part.group) ? part.frames : ~part.group));
+  }
+
+  #work(stack: number): (number | Run)[] {
     const { frame_kind } = this.#data;
     const frames = framesOf(this.#data, stack);
-    const path: number[] = [];
+    const path: (number | Run)[] = [];
     let run: number[] = [];
+    const close = (): void => {
+      // One frame is as short as its fold.
+      if (run.length > 0) path.push(run.length === 1 ? (run[0] as number) : this.#run(run));
+      run = [];
+    };
     let from = frames.length - 1;
     while (from >= 0 && frame_kind[frames[from] as number] !== USER) from--;
     // Without a frame of the user's, all of it is told.
     for (let i = from < 0 ? frames.length - 1 : from; i >= 0; i--) {
       const frame = frames[i] as number;
       if (frame_kind[frame] === USER) {
-        if (run.length > 0) path.push(this.#run(run));
-        run = [];
+        close();
         path.push(frame);
       } else {
         run.push(frame);
       }
     }
-    if (run.length > 0) path.push(this.#run(run));
+    close();
     return path;
   }
 
-  /** One frame is as short as its fold. */
-  #run(frames: number[]): number {
-    if (frames.length === 1) return frames[0] as number;
-    const key = frames.join();
-    let run = this.#known.get(key);
-    if (run === undefined) {
-      run = this.runs.push(frames) - 1;
-      this.#known.set(key, run);
+  #run(frames: number[]): Run {
+    const name = this.#name(frames);
+    let group = this.#known.get(name);
+    if (group === undefined) {
+      group = this.groups.push({ name, least: frames.length, most: frames.length }) - 1;
+      this.#known.set(name, group);
     }
-    return ~run;
+    const known = this.groups[group] as { least: number; most: number };
+    known.least = Math.min(known.least, frames.length);
+    known.most = Math.max(known.most, frames.length);
+    return { group, frames };
   }
 }
 
@@ -199,8 +221,8 @@ export interface Tree {
   from: Float64Array;
 }
 
-/** `opened`: whether the frames of a run stand one by one. */
-export function buildTree(data: Data, sums: StackSums, paths: Paths, opened: (run: number) => boolean): Tree {
+/** `opened`: whether the frames of a group of runs stand one by one. */
+export function buildTree(data: Data, sums: StackSums, paths: Paths, opened: (group: number) => boolean): Tree {
   const parent = [-1];
   const element = [ROOT];
   const children: number[][] = [[]];
@@ -222,12 +244,7 @@ export function buildTree(data: Data, sums: StackSums, paths: Paths, opened: (ru
       }
       node = child;
     };
-    const path = paths.of(stack);
-    if (path.length === 0) down(NO_STACK);
-    for (const what of path) {
-      if (what < 0 && opened(~what)) for (const frame of paths.runs[~what] as number[]) down(frame);
-      else down(what);
-    }
+    for (const what of paths.elements(stack, opened)) down(what);
     leaf[i] = node;
   }
   const n = parent.length;

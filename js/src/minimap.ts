@@ -16,7 +16,7 @@ const PADDING = 5;
 export type BrushPart = "lo" | "hi" | "body" | "outside";
 
 /** Highest allocated of each column of a picture of the whole recording. */
-function silhouette(timeline: Timeline, axis: Axis, width: number): Float64Array {
+export function silhouette(timeline: Timeline, axis: Axis, width: number): Float64Array {
   const moments = new Int32Array(width);
   const view = { lo: 0, hi: timeline.nEvents + 1, axis, width, height: 1, bottom: 0, top: 1 };
   columnMoments(timeline, view, moments);
@@ -62,7 +62,7 @@ export class Minimap {
   }
 }
 
-function drawSilhouette(
+export function drawSilhouette(
   heights: ArrayLike<number>,
   width: number,
   height: number,

@@ -1,7 +1,7 @@
 // The widget's synced state, declared once, and the little of a model that the app uses. Owns the names that Python
 // shares (show/view.py); knows nothing of anywidget, so that an exported page can stand in with a plain object.
 
-export const VIEWS = ["timeline", "allocator", "segments", "about"] as const;
+export const VIEWS = ["timeline", "allocator", "segments", "live", "findings", "about"] as const;
 export type ViewName = (typeof VIEWS)[number];
 export type Axis = "events" | "time";
 export type ColorBy = "auto" | "site" | "size" | "age" | "stream" | "pool" | "category";

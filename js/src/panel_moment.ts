@@ -132,7 +132,8 @@ export interface PanelContext {
   pickSite(label: string): void;
 }
 
-export function momentPanel(context: PanelContext, moment: number): HTMLElement {
+/** `listed`: with the largest call sites, where the view does not list them itself. */
+export function momentPanel(context: PanelContext, moment: number, listed = true): HTMLElement {
   const { data, timeline } = context;
   const { header } = data;
   const allocated = timeline.allocated[moment] ?? 0;
@@ -168,7 +169,7 @@ export function momentPanel(context: PanelContext, moment: number): HTMLElement 
   if (header.has_labels) {
     element.append(section("By category", categoryTable(context, moment)));
   }
-  if (rows.length > 0) {
+  if (listed && rows.length > 0) {
     element.append(section("Largest call sites", siteTable(rows, allocated, "Largest call sites", context.pickSite)));
     const rest = sites.slice(SITES).reduce((sum, site) => sum + site.bytes, 0);
     if (rest > 0) {

@@ -56,6 +56,12 @@ export function splitQuery(query: string): string[] {
   return words;
 }
 
+/** A label as a query that finds just that: quotes part words, what lies between them is looked for as it stands. */
+export function quoted(label: string): string {
+  const parts = label.split('"').filter((part) => part.trim() !== "");
+  return parts.map((part) => `"${part}"`).join(" ");
+}
+
 /** Take the blocks that do not match a word out of the mask. */
 function keep(data: Data, word: string, blocks: Uint8Array): void {
   const stacks = stacksWith(data, word);

@@ -2,6 +2,7 @@
 // One classic script; there is no kernel and no network.
 
 import { mount } from "./app.js";
+import type { Finding } from "./findings.js";
 import { type Model, plainModel, type Traits } from "./model.js";
 import { decode, type Header } from "./wire.js";
 
@@ -58,6 +59,14 @@ function start(): void {
         const header: Header = JSON.parse(text("memwidget-header"));
         return decode(header, buffersOf(header, bytesOf(text("memwidget-columns"))));
       },
+      findings: async () => {
+        const found: Finding[] | { error: string } = JSON.parse(text("memwidget-findings"));
+        if (!Array.isArray(found)) {
+          throw new Error(found.error);
+        }
+        return found;
+      },
+      more: () => import("./more.js"),
     },
     stop.signal,
   );

@@ -150,10 +150,20 @@ export class Toolbar {
     const chart = view === "timeline" || view === "segments";
     this.#axis.hidden = !chart || !this.#hasTime;
     this.#fit.hidden = !chart;
-    this.#colorLabel.hidden = view === "about";
+    this.#panel.hidden = view === "findings";
+    this.#colorLabel.hidden = view === "about" || view === "live" || view === "findings";
     const category = this.#color.querySelector<HTMLOptionElement>('option[value="category"]');
     if (category) {
       category.textContent = view === "segments" ? "kind" : "category";
+    }
+  }
+
+  /** A small number on a view's tab; none for 0. */
+  badge(view: ViewName, n: number): void {
+    const tab = this.#tabs.find((each) => each.dataset.view === view);
+    tab?.querySelector(".mw-badge")?.remove();
+    if (n > 0) {
+      tab?.append(h("span", { class: "mw-badge" }, count(n)));
     }
   }
 

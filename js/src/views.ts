@@ -107,13 +107,15 @@ export class Views {
     // Until the data is there, the outline and the messages stand where the chart will be.
     app.scene.stage.hidden = loaded !== null && !this.isChart;
     this.allocator.element.hidden = !loaded || view !== "allocator";
+    app.further.changed(view, loaded);
     this.about.hidden = !loaded || view !== "about";
     if (focused !== app.root && app.root.contains(focused) && focused?.closest("[hidden]")) {
       app.root.focus({ preventScroll: true });
     }
     app.root.querySelector(".mw-body")?.setAttribute("aria-label", view);
     app.tooltip.hide();
-    (view === "allocator" ? this.allocator.stage : app.scene.stage).append(app.tooltip.element);
+    const stage = view === "allocator" ? this.allocator.stage : view === "live" ? app.further.stage : undefined;
+    (stage ?? app.scene.stage).append(app.tooltip.element);
     if (!loaded) {
       return;
     }
@@ -343,6 +345,7 @@ export class Views {
   /** The map is out of date. */
   refresh(): void {
     this.#stale = true;
+    this.app.further.refresh();
     this.app.frames.schedule();
   }
 
@@ -358,6 +361,7 @@ export class Views {
       this.allocator.show(app.moment, this.event, look);
       app.root.dataset.event = String(this.event);
     }
+    this.app.further.frame(loaded, this.view);
     return true;
   }
 
@@ -425,6 +429,9 @@ export class Views {
   /** Fills the shared panel; false where the app's own rule holds. */
   showPanel(loaded: Loaded): boolean {
     const { app } = this;
+    if (!this.#preview && !this.focus && app.further.showPanel(loaded, this.view)) {
+      return true;
+    }
     const target = this.#preview ?? (app.selection >= 0 ? null : this.focus);
     if (!target && this.isSegments && app.selection < 0) {
       const { data } = loaded;
@@ -460,10 +467,17 @@ export class Views {
     return true;
   }
 
-  /** Keys of the Allocator view; undefined: not one of them. */
+  /** Keys that only some views have; undefined: not one of them. */
   act(action: Action): boolean | undefined {
-    if (this.view === "timeline" || this.view === "segments") {
-      return action === "pageUp" || action === "pageDown" || action === "last" ? false : undefined;
+    const taken = this.app.further.act(this.view, action);
+    if (taken !== undefined || action === "escape") {
+      return taken;
+    }
+    if (this.isChart) {
+      return ["pageUp", "pageDown", "last", "mark"].includes(action) ? false : undefined;
+    }
+    if (this.view === "live" && (action === "left" || action === "right")) {
+      return undefined;
     }
     const { events, map } = this.allocator;
     const steps: Partial<Record<Action, () => void>> = {

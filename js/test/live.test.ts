@@ -81,7 +81,7 @@ function slow(data: Data, moment: number, since: number, opened: boolean, mask: 
       if (f >= 0 && KINDS[f] !== 0) {
         run.push(f);
       } else {
-        if (run.length > 0) words.push(...(opened ? run.map(String) : [run.join("-")]));
+        if (run.length > 0) words.push(...(opened || run.length === 1 ? run.map(String) : [`r${run.at(-1)}`]));
         run = [];
         if (f >= 0) words.push(String(f));
       }
@@ -116,11 +116,12 @@ describe("the tree", () => {
       const timeline = new Timeline(data);
       const mask = Uint8Array.from(data.size, (_, b) => (b % 3 === 0 ? 1 : 0));
       for (const moment of [0, 97, 250, 400]) {
-        const paths = new Paths(data);
+        // Runs of one innermost frame fold together.
+        const paths = new Paths(data, (frames) => `r${frames.at(-1)}`);
         const sums = sumStacks(data, timeline, moment, since, mask);
         const tree = buildTree(data, sums, paths, () => opened);
         const word = (what: number): string =>
-          what === NO_STACK ? "none" : what < 0 ? (paths.runs[~what] as number[]).join("-") : String(what);
+          what === NO_STACK ? "none" : what < 0 ? (paths.groups[~what]?.name ?? "") : String(what);
         const found = new Map<string, Slow & { lit: number }>();
         for (let i = 0; i < tree.length; i++) {
           if (tree.blocks[i] === 0) continue;
@@ -141,7 +142,7 @@ describe("the tree", () => {
 
   it("lies as an icicle: children side by side under their parent, largest first", () => {
     const data = withStacks(5, 60);
-    const tree = buildTree(data, sumStacks(data, new Timeline(data), 300), new Paths(data), () => true);
+    const tree = buildTree(data, sumStacks(data, new Timeline(data), 300), new Paths(data, String), () => true);
     expect([tree.element[0], tree.from[0], tree.end[0]]).toEqual([ROOT, 0, tree.length]);
     for (let i = 0; i < tree.length; i++) {
       let edge = tree.from[i] as number;

@@ -1,13 +1,16 @@
 """Pages that mount the built module as anywidget does, with a kernel that the test plays itself.
 
 What the kernel would see lies on the page: ``model.traits``, ``model.saved`` (what each save held), ``model.sent``
-(messages). ``model.answer()`` sends the columns, ``model.refuse(text)`` an error, ``model.tell(name, value)`` sets a
-trait as Python would.
+(questions for the columns). ``model.answer()`` sends the columns, ``model.refuse(text)`` an error,
+``model.tell(name, value)`` sets a trait as Python would. Questions for findings and for code lie in ``model.asked``;
+they are answered at once, unless ``model.holds`` is set: then ``model.release()`` answers them, with an error where it
+is given a text.
 """
 
 import base64
 import json
 
+from memwidget.show.found import found
 from memwidget.show.view import bundle, overview
 from memwidget.show.wire import payload
 
@@ -32,6 +35,8 @@ const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 class Model {
   listeners = new Map();
   sent = [];
+  asked = [];
+  holds = false;
   saved = [];
   constructor(traits, silent) { this.traits = traits; this.silent = silent; }
   get(name) { return this.traits[name]; }
@@ -49,12 +54,24 @@ class Model {
   emit(event, ...values) { for (const callback of this.listeners.get(event) ?? []) callback(...values); }
   listening() { return [...this.listeners.values()].reduce((sum, each) => sum + each.length, 0); }
   send(message) {
+    if (message.kind !== "data") {
+      this.asked.push(message);
+      if (!this.holds) setTimeout(() => this.release());
+      return;
+    }
     this.sent.push(message);
     if (!this.silent) setTimeout(() => this.answer());
   }
   answer() {
     const buffers = part("columns").map((text) => new DataView(bytes(text).buffer));
     this.emit("msg:custom", { kind: "data", id: this.sent.at(-1).id, header: part("header") }, buffers);
+  }
+  release(error = "") {
+    for (const { kind, id } of this.asked.filter((each) => !each.done)) {
+      const reply = kind === "more" ? { kind, source: part("more") } : { kind, findings: part("findings") };
+      this.emit("msg:custom", error ? { kind: "error", id, message: error } : { ...reply, id }, []);
+    }
+    for (const each of this.asked) each.done = true;
   }
   refuse(message) { this.emit("msg:custom", { kind: "error", id: this.sent.at(-1).id, message }, []); }
 }
@@ -79,6 +96,8 @@ def kernel_page(trace, *, silent=False, width="", **traits):
     header, buffers = payload(trace)
     parts = {
         "module": bundle("widget.js"),
+        "more": bundle("more.js"),
+        "findings": found(trace),
         "header": header,
         "columns": [base64.b64encode(bytes(each)).decode() for each in buffers],
         "traits": {**TRAITS, "device": trace.device, "overview": overview(trace), **traits},

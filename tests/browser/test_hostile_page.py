@@ -32,7 +32,7 @@ def test_names_are_drawn_as_text_and_never_run(open_page, page_of):
     page.locator(READY).wait_for()
     expect(page.locator(READY)).to_contain_text(MARKUP)
     assert page.locator("img, iframe, a[href]").count() == 0
-    assert page.locator("script").count() == 4
+    assert page.locator("script").count() == 5
     assert page.title() == f"{MARKUP} on cpu"
     assert not asked
 

@@ -85,7 +85,7 @@ def test_names_from_a_file_stay_text():
     plain = Elements(export.to_html(Trace(first())))
     known = {e[0] for e in plain.found}
     assert {e[0] for e in page.found} <= known
-    assert len(page.all("script")) == len(plain.all("script")) == 4
+    assert len(page.all("script")) == len(plain.all("script")) == 5
     assert page.all("script")[-1][2] == SCRIPT
     assert not [a for e in page.found for a in e[1] if a.startswith("on")]
     assert MARKUP in page.all("title")[0][2]

@@ -62,7 +62,7 @@ def test_unknown_options_are_refused_with_the_right_name():
         ("axis", "seconds", "none of events, time"),
         ("color_by", "rainbow", "none of auto, site"),
         ("theme", "blue", "none of auto, light, dark"),
-        ("view", "allocators", "none of timeline, allocator, segments, about"),
+        ("view", "allocators", "none of timeline, allocator, segments, live, findings, about"),
         ("device", 7, "not in this recording"),
         ("height", 3, "not within 120"),
     ],

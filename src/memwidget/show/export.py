@@ -13,6 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memwidget.show.found import found_or_error
 from memwidget.show.picture import picture_svg
 from memwidget.show.text import device_text, summary
 from memwidget.show.wire import payload, to_json
@@ -132,6 +133,7 @@ def _page(trace: Trace, options: dict[str, Any]) -> list[str]:
         "note": escape(NOTE),
         "header": to_json(sent.header),
         "options": to_json(opened),
+        "findings": to_json(found_or_error(trace)),
         "columns": _columns(sent.buffers),
         "script": script,
     }

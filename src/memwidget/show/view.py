@@ -19,6 +19,7 @@ import traitlets as t
 from memwidget.recording import Recording
 from memwidget.show.export import StaticView, static_bundle, to_html
 from memwidget.show.facts import block_facts
+from memwidget.show.found import found
 from memwidget.show.picture import column_moments
 from memwidget.show.text import summary
 from memwidget.show.wire import WIRE_VERSION, Payload, payload, text
@@ -46,7 +47,7 @@ class MemView(anywidget.AnyWidget):
     ----------
     source : Trace, Recording, memtrace's result, path, bytes, file object or snapshot dict
         What to show; anything that `memwidget.load` takes.
-    view : {"timeline", "allocator", "segments", "about"}
+    view : {"timeline", "allocator", "segments", "live", "findings", "about"}
         The view to open with.
     device : int, optional
         Which device; the one with most bytes if left out.
@@ -156,24 +157,38 @@ class MemView(anywidget.AnyWidget):
     # What the browser asks.
 
     def _on_message(self, _widget: object, content: Any, _buffers: object) -> None:
-        if not isinstance(content, dict) or content.get("kind") != "data":
+        kind = content.get("kind") if isinstance(content, dict) else None
+        if kind not in ("data", "findings", "more"):
             return
         name, now = str(content.get("id", "")), time.monotonic()
         if name == self._answered[0] and now - self._answered[1] < _SAME_QUESTION_S:
             return
         try:
-            answer = self._payload(content.get("device"))
+            answer, buffers = self._answer(kind, content.get("device"))
         except Exception as error:  # noqa: BLE001  the page must hear of any failure, or it waits for ever
             self.send({"kind": "error", "id": name, "message": f"{error}" or type(error).__name__})
             return
-        self.send({"kind": "data", "id": name, "header": answer.header}, list(answer.buffers))
+        self.send({"kind": kind, "id": name, **answer}, buffers)
         self._answered = (name, time.monotonic())
 
-    def _payload(self, device: Any) -> Payload:
+    def _answer(self, kind: str, device: Any) -> tuple[dict[str, Any], list[memoryview]]:
+        """What a question is answered with: the columns, the findings (not before they are asked for), or code."""
+        if kind == "more":
+            return {"source": bundle("more.js")}, []
+        if kind == "findings":
+            return {"findings": found(self._of(self._known(device)))}, []
+        answer = self._payload(device)
+        return {"header": answer.header}, list(answer.buffers)
+
+    def _known(self, device: Any) -> int:
         trace = self.trace
         device = trace.device if device is None else device
         if device not in trace.devices:
             raise ValueError(f"The recording has no device {text(repr(device), 40)}.")
+        return int(device)
+
+    def _payload(self, device: Any) -> Payload:
+        device = self._known(device)
         if self._cached is None or self._cached[0] != device:
             self._cached = (device, payload(self._of(device), read_sources=True))
         return self._cached[1]
@@ -259,7 +274,7 @@ class MemView(anywidget.AnyWidget):
 
 
 CHOICES = {
-    "view": ("timeline", "allocator", "segments", "about"),
+    "view": ("timeline", "allocator", "segments", "live", "findings", "about"),
     "axis": ("events", "time"),
     "color_by": ("auto", "site", "size", "age", "stream", "pool", "category"),
     "theme": ("auto", "light", "dark"),

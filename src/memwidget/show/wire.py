@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from memwidget.answer.finding import cell_names
 from memwidget.answer.oom import explain
 from memwidget.show.palette import NO_COLOR, palette_with, site_color
+from memwidget.trace.sites import USER, site_labels
 from memwidget.trace.trace import NO_STACK
 
 if TYPE_CHECKING:
@@ -271,8 +273,11 @@ def _stack_columns(trace: Trace, strings: _Strings, used: Array, *, read_sources
     sites = trace.stack_site[used]
     used_frames = np.unique(np.concatenate([rows, sites[sites >= 0]]))
     is_site = np.isin(used_frames, sites)
+    users = used_frames[~is_site & (trace.frame_kind[used_frames] == USER)]
+    # The tree of what is live also names the user's lines that only lead to a call site.
+    leading = site_labels(recording, users, cell_names(trace))
     labels = [
-        strings.add(trace.site_label(row)) if named else -1
+        strings.add(trace.site_label(row)) if named else strings.add(leading[row]) if row in leading else -1
         for row, named in zip(used_frames.tolist(), is_site.tolist(), strict=True)
     ]
     colors = {
