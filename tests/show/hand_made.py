@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from memwidget.read import load_recording
 from memwidget.recording import (
     ACTION,
     CATEGORIES,
@@ -330,6 +331,31 @@ def labelled() -> Recording:
     return made
 
 
+def profiled() -> Recording:
+    """torch.profiler's: whole blocks, what was there before, counted reserved memory, operators and a def line."""
+
+    def memory(at: float, size: int, address: int, allocated: int, reserved: int) -> dict[str, Any]:
+        args = {"Device Type": 1, "Device Id": 0, "Addr": address, "Bytes": size}
+        args |= {"Total Allocated": allocated * MIB, "Total Reserved": reserved * MIB}
+        return {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": at, "args": args}
+
+    def span(kind: str, name: str, start: float, end: float) -> dict[str, Any]:
+        return {"ph": "X", "cat": kind, "name": name, "pid": 1, "tid": 1, "ts": start, "dur": end - start}
+
+    events = [
+        span("python_function", "train.py(10): step", 0, 90),
+        span("user_annotation", "ProfilerStep#1", 5, 80),
+        span("cpu_op", "aten::mm", 10, 25),
+        span("cpu_op", "aten::empty", 12, 16),
+        memory(15, 3 * MIB, 0xA00000, 13, 20),
+        memory(35, -4 * MIB, 0x100000, 9, 20),
+        memory(85, 12 * MIB, 0xE00000, 21, 40),
+        memory(95, -3 * MIB, 0xA00000, 18, 40),
+    ]
+    content = json.dumps({"baseTimeNanoseconds": START_US * 1000, "traceEvents": events})
+    return load_recording(content.encode(), name="profiled")
+
+
 def hostile() -> Recording:
     """Names that are markup, turn the line around, end strings or hold half a character; addresses past 2**63."""
     top = 0xFFFF_FFFF_FFFF_0000
@@ -350,7 +376,7 @@ def hostile() -> Recording:
     )
 
 
-GOLDENS = {f.__name__: f for f in (first, without_time, without_history, allocator, labelled, hostile)}
+GOLDENS = {f.__name__: f for f in (first, without_time, without_history, allocator, labelled, profiled, hostile)}
 
 
 def golden_files(make: Any) -> dict[str, bytes]:
