@@ -75,6 +75,7 @@ class Sampler:
         self._kind = kind
         self._names: dict[tuple[int, str], int] = {}
         self._lock = threading.Lock()
+        self._better: dict[str, str] = {}  # "parameter 2" of an optimizer -> the variable that holds it
         self._roots: list[str] = []
         #: Module by id -> a weak reference and the number of its name; the reference tells a recycled id.
         self.modules: dict[int, tuple[weakref.ref[torch.nn.Module], int]] = {}
@@ -94,10 +95,14 @@ class Sampler:
     def texts(self) -> list[str]:
         """The names by number; where there were several models, each with its model in front."""
         several = len({root for root, text in self._names if root >= 0 and text}) > 1
-        return [
-            ".".join(filter(None, (self._roots[root], text))) if root >= 0 and (several or not text) else text
-            for root, text in self._names
-        ]
+        found = []
+        for root, text in self._names:
+            if root >= 0:
+                found.append(".".join(filter(None, (self._roots[root], text))) if several or not text else text)
+                continue
+            head, slash, slot = text.partition(" / ")
+            found.append(self._better.get(head, head) + slash + slot)
+        return found
 
     def path(self, module: torch.nn.Module) -> int:
         """Number of a module's qualified name; of its class where no known model holds it."""
@@ -160,6 +165,8 @@ class Sampler:
         """Make a model known and its parts' names with it."""
         known = self._known.get(id(module))
         if known is not None and known.ref() is module:
+            if label:  # met by a hook before a variable held it
+                self._roots[known.number] = label
             return known
         root = Root(len(self._roots), weakref.ref(module))
         label = label or _class_name(module)
@@ -252,9 +259,10 @@ class Sampler:
         ids = [id(parameter) for parameter in _parameters(optimizer)]
         if ids != stepper.ids:
             stepper.ids = ids
+            which = f" of optimizer {len(self._steppers)}" if len(self._steppers) > 1 else ""
             named = self._parameter_names()
             stepper.names = [
-                named[key] if key in named else self.name(f"parameter {index}") for index, key in enumerate(ids)
+                named[key] if key in named else self.name(f"parameter {index}{which}") for index, key in enumerate(ids)
             ]
         return stepper
 
@@ -313,6 +321,11 @@ class Sampler:
 
     def _sample_tensor(self, tensor: torch.Tensor, name: str, at: int) -> None:
         number = self.name(name)
+        for stepper in self._steppers.values():
+            if id(tensor) in stepper.ids:  # an optimizer met it before its variable was looked at
+                root, text = self._texts_by_number()[stepper.names[stepper.ids.index(id(tensor))]]
+                if root < 0:
+                    self._better[text] = name
         trained = tensor.requires_grad and tensor.is_leaf
         self.note(tensor, PARAMETER if trained else NAME_ONLY, number, NAMESPACE, at)
         gradient = _gradient(tensor) if trained else None

@@ -84,6 +84,8 @@ def categorize(recording: Recording, device: int, blocks: BlockColumns, found: P
     notes: list[str] = []
     labels = recording.labels
     rows = np.flatnonzero(labels.device == device)
+    if not len(rows) and not len(recording.spans):  # a plain snapshot: nothing to decide by
+        return Answer(made.category, made.reason, made.name, forward, notes)
     held = match(blocks, labels.address[rows], labels.time_us[rows], labels.nbytes[rows], timed=found is not None)
     _identity(made, recording, rows, held, found)
     lost = len(np.unique(labels.address[rows[held < 0]]))
