@@ -29,7 +29,7 @@ def test_a_segment_cut_into_pieces():
     (f,) = findings(text, "fragmentation")
     assert f.site.line == 4
     assert f.bytes == 512 * MiB  # 1536 reserved, at most 1024 in use
-    assert "544 MiB lay free" in " ".join(f.evidence)
+    assert "544 MiB that had been in use lay free" in " ".join(f.evidence)
     assert "largest hole was 104 MiB" in " ".join(f.evidence)  # the last 40 and the segment's rest
     assert "expandable_segments" in f.advice
 
@@ -44,6 +44,12 @@ def test_room_at_the_peak_alone_is_no_fragmentation():
         "free c",
         "alloc d 400MiB @ t.py:4 main",
     )
+    assert findings(text, "fragmentation") == []
+
+
+def test_the_rest_of_a_segment_that_was_never_used_is_no_fragmentation():
+    # Two blocks of 8 MiB fit into a segment of 20 MiB: a fifth of it stays free.
+    text = lines(*(f"alloc a{i} 8MiB @ rest.py:{i} main" for i in range(20)))
     assert findings(text, "fragmentation") == []
 
 

@@ -6,11 +6,11 @@ Fragmentation is told by two numbers together, each at least a seventh of what w
 
 - the cost: what was reserved beyond the most that was ever in use, as far as it was reserved while enough lay free in
   the request's own pool and stream;
-- the room: what lay free at the worst such moment.
+- the room: what had been freed and lay there at the worst such moment.
 
 Either alone is ordinary. A training step leaves a fifth of its memory free at the peak because nothing fits there that
-it needs later, without a byte reserved in vain (cost 0 to 4 %); and segments of 20 MiB filled with 9 MiB blocks reserve
-often with a little free (room 9 %).
+it needs later, without a byte reserved in vain (cost 0 to 4 %); and a step of GPT-2 small reserves 394 MiB on top when
+456 MiB lie in pieces, which is 9 % of what it has.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ from memwidget.recording import ACTION
 
 if TYPE_CHECKING:
     from memwidget.recording import I64
+    from memwidget.trace.fragmentation import Growth
     from memwidget.trace.trace import Trace
 
 _SEVENTH = 1 / 7
+#: Occasions looked at, those with most room first; each is a pass over the segments.
+_MOST_GROWTHS = 64
 #: Idle reserved memory below this share of the peak is what every run has.
 _IDLE = 0.2
 _PENDING = 0.1
@@ -64,11 +67,11 @@ def _maker(trace: Trace, event: int) -> int:
 
 
 def _fragmentation(trace: Trace) -> list[Finding]:
-    grown = trace.growth_despite_room
+    grown = _in_pieces(trace)
     if not grown:
         return []
     worst = max(grown, key=lambda g: g.free)
-    added = sum(g.reserved for g in grown)
+    added = sum(g.reserved for g in trace.growth_despite_room)
     cost = min(trace.peak_reserved - trace.peak_active, added)
     reserved_then = int(trace.curve("reserved")[worst.event]) + worst.reserved
     if cost < _SEVENTH * trace.peak_reserved or worst.free < _SEVENTH * reserved_then:
@@ -80,9 +83,10 @@ def _fragmentation(trace: Trace) -> list[Finding]:
     said = [
         (
             f"{amount(worst.reserved)} were reserved for {amount(worst.request)} at event {worst.event:,} although "
-            f"{amount(worst.free)} lay free in its own pool; the largest hole was {amount(then.largest_hole)}."
+            f"{amount(worst.free)} that had been in use lay free in its own pool; the largest hole was "
+            f"{amount(then.largest_hole)}."
         ),
-        f"In all {amount(added)} were reserved {many(len(grown), 'time')} while enough lay free in pieces.",
+        f"In all {amount(added)} were reserved while enough lay free in pieces.",
         f"At most {amount(trace.peak_active)} were in use, {amount(trace.peak_reserved)} reserved.",
         f"empty_cache() would have given back {amount(then.releasable)} then: the rest lies between live blocks.",
     ]
@@ -109,6 +113,36 @@ def _fragmentation(trace: Trace) -> list[Finding]:
             frame=row,
         )
     ]
+
+
+def _in_pieces(trace: Trace) -> list[Growth]:
+    """Each time memory was reserved although what had been freed before, put together, would have served.
+
+    Segments of 20 MiB that serve 8 MiB blocks keep a rest of 4 MiB that never was in use: that is no fragmentation, and
+    `Growth.free` is without it here.
+    """
+    grown = sorted(trace.growth_despite_room, key=lambda g: -g.free)[:_MOST_GROWTHS]
+    blocks, segments = trace.blocks, trace.segments
+    order = np.argsort(blocks["address"], kind="stable")
+    address, size, born = (blocks[c][order] for c in ("address", "size", "alloc_event"))
+    ends = address + size.astype(np.uint64)
+    found = []
+    for g in grown:
+        cause = _maker(trace, g.event)
+        alive = (segments["alloc_event"] < g.event) & (
+            (segments["free_event"] < 0) | (segments["free_event"] >= g.event)
+        )
+        alive &= (segments["stream"] == blocks["stream"][cause]) & (segments["pool"] == blocks["pool"][cause])
+        alive &= segments["kind"] == segments["kind"][segments["alloc_event"] == g.event].max(initial=0)
+        fresh = 0
+        for segment in segments[alive]:
+            start, end = segment["address"], segment["address"] + np.uint64(segment["size"])
+            lo, hi = np.searchsorted(address, [start, end])
+            mine = (born[lo:hi] < g.event) & (born[lo:hi] >= segment["alloc_event"])
+            fresh += int(end - max(ends[lo:hi][mine].max(initial=np.uint64(0)), start))
+        if g.free - fresh >= g.request:
+            found.append(g._replace(free=g.free - fresh))
+    return found
 
 
 def _pending(trace: Trace) -> list[Finding]:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Share of the peak that short-lived blocks of one line must make up.
 _SHARE = 0.25
+#: By this share of the peak it must fall without them.
+_GAIN = 0.15
 #: Brief: at most this share of a step (of the recording where there are no steps), or so few events.
 _BRIEF, _FEW = 0.15, 6
 #: Short-lived blocks of more pieces than this are activations in a small model, not one big thing.
@@ -49,14 +51,15 @@ def spikes(trace: Trace, steps: Steps) -> list[Finding]:
 
 def _burst(trace: Trace, steps: Steps) -> list[Finding]:
     blocks, m = trace.blocks, trace.peak_event
-    live = trace.live_at(m)
-    born, asked = blocks["alloc_event"][live].astype(np.int64), blocks["free_requested_event"][live].astype(np.int64)
     length = float(np.median(np.diff(steps.bounds))) if steps.n >= 2 else float(trace.n_events)
-    brief = (born >= 0) & (asked >= 0) & (asked - born <= max(_BRIEF * length, _FEW))
     if steps.n >= 2 and length < 2 * _FEW:
         return []  # a loop around an operation or two: what it takes, it takes at every turn
-    if steps.n < 2 and trace.n_events <= _SHORT:  # whatever the code gave back again
-        brief = (born >= 0) & (asked >= 0)
+    born, asked = blocks["alloc_event"].astype(np.int64), blocks["free_requested_event"].astype(np.int64)
+    short = (born >= 0) & (asked >= 0)
+    if steps.n >= 2 or trace.n_events > _SHORT:  # in a few operations: whatever the code gave back again
+        short &= asked - born <= max(_BRIEF * length, _FEW)
+    live = trace.live_at(m)
+    brief = short[live]
     sums = sums_by_site(trace, live[brief])
     if not sums or sums[0][1] < _SHARE * trace.peak_allocated:
         return []
@@ -65,8 +68,13 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
     largest = mine[np.argsort(-blocks["size"][mine])][:_PIECES]
     if int(blocks["size"][largest].sum()) < 0.8 * size:
         return []
+    # What would stand at most without this line's short-lived blocks, anywhere in the recording.
+    below = _peak_without(trace, np.flatnonzero(short & (trace.block_site == row)))
+    gain = trace.peak_allocated - below
+    # A line can be acted on; backward without a line only where it is much.
+    if gain < (_GAIN if row >= 0 else 2 * _GAIN) * trace.peak_allocated:
+        return []
     window = (int(blocks["alloc_event"][mine].min()), int(blocks["free_requested_event"][mine].max()) + 1)
-    below = trace.peak_allocated - size
     said = [
         (
             f"{many(count, 'block')} made here stood at the peak, the largest of "
@@ -80,8 +88,7 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
         said.append("Later steps need less here: it happened in the first one only (a workspace that was tried out).")
         advice = "Set torch.backends.cudnn.benchmark = False, or limit what it may try: the first step's peak falls"
     else:
-        # Half of it at a time is the least that chunking gives.
-        saves = size - size // 4
+        saves = min(size - size // 4, gain)
         advice = "Do it in chunks (of the batch or of the sequence), or checkpoint it; in four parts the peak falls"
     return [
         Finding(
@@ -92,7 +99,7 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
             site=frame_of(trace, row),
             label=trace.site_label(row),
             evidence=tuple(said),
-            advice=f"{advice} by up to {amount(saves)} (without it, {amount(below)} stood there).",
+            advice=f"{advice} by up to {amount(saves)} (without it the peak were {amount(below)}).",
             certain=False,
             saves=saves,
             moment=m,
@@ -101,6 +108,15 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
             frame=row,
         )
     ]
+
+
+def _peak_without(trace: Trace, left_out: I64) -> int:
+    """The highest allocated bytes if some blocks had not been."""
+    change = np.zeros(trace.n_events + 2, np.int64)
+    size = trace.blocks["size"][left_out]
+    np.add.at(change, trace.blocks["alloc_event"][left_out].astype(np.int64) + 1, size)
+    np.subtract.at(change, trace.blocks["free_requested_event"][left_out].astype(np.int64) + 1, size)
+    return int((trace.curve("allocated") - np.cumsum(change)[: trace.n_events + 1]).max())
 
 
 def _headline(trace: Trace, sums: list[tuple[int, int, int]], brief: I64) -> tuple[int, int, int]:

@@ -273,9 +273,14 @@ class DeviceRecorder:
 
         self._facts |= {"backend": self.kind, "torch": str(torch.__version__)}
         shown = recording.devices[0] if recording.devices else 0
+        free: dict[str, int] = {}
         for ordinal in {*recording.devices, shown}:
             if ordinal < device.device_count():
                 recording.capacities[ordinal] = int(device.get_device_properties(ordinal).total_memory)
+                if hasattr(device, "mem_get_info"):  # what others than torch use on the device follows from it
+                    free[str(ordinal)] = int(device.mem_get_info(ordinal)[0])
+        if free:
+            self._facts["device_free"] = free
         if shown < device.device_count():
             self._facts["device_name"] = str(device.get_device_name(shown))
         if not any(len(events) for events in recording.events.values()):
