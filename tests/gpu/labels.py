@@ -206,15 +206,19 @@ def agreement(step):
             for _ in range(2):
                 step()
         wait()
-    trace = rec.trace
-    told = prof._memory_profile()
+    return compare(rec.trace, prof._memory_profile(), "cuda:0")
+
+
+def compare(trace, told, device):
+    """Our categories at the peak beside torch's: shares, and the confusion table in bytes."""
     rows = []
     for at, action, (key, version), _ in told.timeline:
         address = getattr(getattr(key, "storage", None), "ptr", None)
-        if str(key.device) == "cuda:0" and address:
+        if str(key.device) == device and address:
             word = told._categories.get(key, version)
             rows.append((at // 1000, action.name, address, word.name if word else None))
-    # The profiler hangs on to nothing that lives at the peak, but it does run in the same process: the peak is ours.
+    # Each row bears the version that ends there, or that is made: what lives at the peak is told by the next row of
+    # its address, or by its making where nothing comes after.
     at = trace.event_times_us[trace.peak_event - 1]
     theirs, done = {}, set()
     for time_us, action, address, word in rows:
