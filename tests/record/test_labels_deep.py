@@ -159,3 +159,18 @@ def test_gradients_are_the_same():
     with mw.memtrace(deep=True):
         net(x).square().sum().backward()
     assert all(torch.equal(a, p.grad) for a, p in zip(plain, net.parameters(), strict=True))
+
+
+def test_second_derivatives_are_the_same():
+    x = torch.linspace(-1, 1, 8, requires_grad=True)
+
+    def second():
+        (first,) = torch.autograd.grad((x.tanh() * x.exp()).sum(), x, create_graph=True)
+        (again,) = torch.autograd.grad(first.square().sum(), x)
+        return again
+
+    plain = second()
+    with mw.memtrace(deep=True) as rec:
+        found = second()
+    assert torch.equal(found, plain)
+    assert [band.name for band in rec.trace.bands if band.kind == "phase"] == ["backward", "backward"]

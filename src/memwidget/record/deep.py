@@ -101,7 +101,11 @@ class SavedTensors:
                 address = 0
             row = len(self._saved)
             self._saved.append((now(), device if address else -1, address, self._stacks.number(sys._getframe(1))))
-        return row, tensor.detach(), version
+        try:
+            kept = tensor.detach()
+        except Exception:  # noqa: BLE001  (a subclass without it: its graph may then hold itself, as with any such hook)
+            kept = tensor
+        return row, kept, version
 
     def recomputes(self) -> None:
         """Say that backward runs a forward again: what follows belongs to that, until a tensor is taken back."""
@@ -118,7 +122,7 @@ class SavedTensors:
         if changed != version:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"[{tensor.type()} {list(tensor.shape)}] is at version {changed}; expected version {version} instead."
+                f"[{tensor.dtype} {list(tensor.shape)}] is at version {changed}; expected version {version} instead."
             )
         return tensor
 
