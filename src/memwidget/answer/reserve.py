@@ -139,7 +139,8 @@ def _in_pieces(trace: Trace) -> list[Growth]:
             start, end = segment["address"], segment["address"] + np.uint64(segment["size"])
             lo, hi = np.searchsorted(address, [start, end])
             mine = (born[lo:hi] < g.event) & (born[lo:hi] >= segment["alloc_event"])
-            fresh += int(end - max(ends[lo:hi][mine].max(initial=np.uint64(0)), start))
+            used = max(ends[lo:hi][mine].max(initial=np.uint64(0)), start)
+            fresh += int(end - min(used, end))  # in a file that contradicts itself a block may go past its segment
         if g.free - fresh >= g.request:
             found.append(g._replace(free=g.free - fresh))
     return found

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from memwidget.recording import I64, SegmentBlocks, Segments
-from memwidget.trace.segments import EXPANDABLE
+from memwidget.recording import I64, MAX_TOTAL, SegmentBlocks, Segments
+from memwidget.trace.segments import EXPANDABLE, within_addresses
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -147,11 +147,13 @@ def block_sizes(
     if len(large) and not settings.get("expandable_segments", False):
         replay = _LargeReplay(blocks, large, sizes, known, settings)
         replay.run(SegmentMap(segments))
-        sizes[large], guessed[large] = replay.sizes, replay.guessed
+        # In no real history does every block take the same room; there the sum could pass what a number holds.
+        if sum(replay.sizes) <= 2 * MAX_TOTAL:
+            sizes[large], guessed[large] = replay.sizes, replay.guessed
     seen = known >= 0
     sizes[seen] = known[seen]
     guessed[seen] = False
-    return sizes, guessed
+    return within_addresses(blocks["address"], sizes), guessed
 
 
 class _LargeReplay:
@@ -253,4 +255,6 @@ def final_state(segments: Segments, blocks: SegmentBlocks, device: int) -> tuple
     picked = Segments(**{c.name: getattr(segments, c.name)[rows] for c in Segments.columns()})
     inside = SegmentBlocks(**{c.name: getattr(blocks, c.name)[mine] for c in SegmentBlocks.columns()})
     inside.segment = renumber[inside.segment]
+    picked.size = within_addresses(picked.address, picked.size)
+    inside.size = within_addresses(inside.address, inside.size)
     return picked, inside

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from memwidget.trace.paint import last_over
 from memwidget.trace.phases import found_steps, phase_ranges
 from memwidget.trace.values import Band
 
 if TYPE_CHECKING:
     from memwidget.recording import I32, I64, Recording
 
+#: Bands kept of each kind, the longest ones: a picture shows no more, and each of them is an object.
+MAX_BANDS = 20_000
 #: Deeper nesting is drawn at this depth; it also bounds the work on a file of a million ranges that never end.
 MAX_DEPTH = 255
 
@@ -47,12 +50,11 @@ def named_ranges(recording: Recording, times: I64) -> tuple[Band, ...]:
 
 def innermost(bands: tuple[Band, ...], kind: str, n_events: int, born: I32) -> I32:
     """Row of the innermost band of a kind around each event index in `born`; -1 for none."""
-    inside: I32 = np.full(n_events + 1, -1, np.int32)
-    for row, band in sorted(enumerate(bands), key=lambda b: b[1].depth):
-        if band.kind == kind:
-            inside[band.lo : band.hi] = row
+    mine = sorted((band.depth, row, band.lo, band.hi) for row, band in enumerate(bands) if band.kind == kind)
+    table = np.array(mine, np.int64).reshape(-1, 4)
     # Never allocated here is -1, which takes the last entry.
-    rows: I32 = inside[born]
+    inside = np.append(last_over(n_events, table[:, 2], table[:, 3]), -1)[born]
+    rows: I32 = np.append(table[:, 1], -1)[inside].astype(np.int32)
     return rows
 
 
@@ -68,12 +70,15 @@ def _nested(ranges: list[tuple[str, str, int, int]], times: I64) -> tuple[Band, 
     end = np.array([r[3] for r in ranges], np.int64)
     lo = np.where(start < 0, 0, np.searchsorted(times, start, side="left"))
     hi = np.where(end < 0, len(times), np.searchsorted(times, end, side="right"))
+    kept = np.flatnonzero(hi > lo)  # in the others lies no event of this device
+    if len(kept) > MAX_BANDS:
+        kinds = np.array([ranges[row][0] for row in kept.tolist()])
+        longest = np.argsort(lo[kept] - hi[kept], kind="stable")
+        kept = np.concatenate([kept[longest[kinds[longest] == kind][:MAX_BANDS]] for kind in np.unique(kinds)])
     found: list[Band] = []
     open_: dict[str, list[int]] = {}
-    for row in np.lexsort((start, -hi, lo)).tolist():
+    for row in kept[np.lexsort((kept, start[kept], -hi[kept], lo[kept]))].tolist():
         kind, name, first, last = ranges[row][0], ranges[row][1], int(lo[row]), int(hi[row])
-        if last <= first:
-            continue  # no event of this device lies inside
         around = [other for other in open_.get(kind, []) if other > first]
         found.append(Band(kind, name, first, last, len(around)))
         open_[kind] = [*around, last][-MAX_DEPTH:]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memwidget.recording import I32, I64, IN_BACKWARD, SPAN, SPANS, TRAINS, Recording
+from memwidget.trace.paint import last_over
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,9 +70,7 @@ def phases(recording: Recording, times: I64) -> Phases:
     calls = spans[spans[:, 0] == CALL]
     calls = calls[np.lexsort((-calls[:, 4], calls[:, 3]))]
     module = _paint(n, *_stretch(calls, times), calls[:, 1])
-    torn = np.zeros(n + 1, bool)
-    for start, end in zip(*_stretch(_overlaps(spans), times), strict=True):
-        torn[start:end] = True
+    torn = np.append(last_over(n, *_stretch(_overlaps(spans), times)) >= 0, np.False_)
     return Phases(top[:, 0], lo, hi, top[:, 3], top[:, 5], at, module, torn)
 
 
@@ -92,10 +91,7 @@ def _stretch(rows: I64, times: I64) -> tuple[I64, I64]:
 
 
 def _paint(n: int, lo: I64, hi: I64, values: I64) -> I32:
-    painted = np.full(n + 1, -1, np.int32)
-    for start, end, value in zip(lo.tolist(), hi.tolist(), values.tolist(), strict=True):
-        painted[start:end] = value
-    painted[n] = -1
+    painted: I32 = np.append(values, -1)[np.append(last_over(n, lo, hi), -1)].astype(np.int32)
     return painted
 
 
@@ -118,13 +114,18 @@ def _overlaps(spans: I64) -> I64:
     top = spans[(spans[:, 0] != CALL) & (spans[:, 5] & IN_BACKWARD == 0)]
     top = top[np.argsort(top[:, 3], kind="stable")]
     found = []
-    latest: dict[int, int] = {}  # thread -> end of what it did last
+    first, second = (-1, 0), (-2, 0)  # the two threads that are busy longest, and until when
     for row in top.tolist():
         thread, start, end = row[2:5]
-        for other, until in latest.items():
-            if other != thread and until > start:
-                found.append([*row[:3], start, min(until, end), 0])
-        latest[thread] = max(latest.get(thread, 0), end)
+        until = second[1] if thread == first[0] else first[1]
+        if until > start:
+            found.append([*row[:3], start, min(until, end), 0])
+        if thread == first[0]:
+            first = (thread, max(first[1], end))
+        elif end > first[1]:
+            first, second = (thread, end), first
+        elif end > second[1]:
+            second = (thread, end)
     return np.array(found, np.int64).reshape(-1, 6)
 
 
@@ -140,8 +141,9 @@ def found_steps(recording: Recording) -> list[int]:
     if len(rows):
         names, counts = np.unique(rows[:, 1], return_counts=True)
         several = np.where(counts > 1, counts, np.iinfo(np.int64).max)
-        last = {name: int(rows[rows[:, 1] == name, 4].max()) for name in names.tolist()}
-        best = min(range(len(names)), key=lambda i: (several[i], -last[int(names[i])]))
+        last = np.zeros(len(names), np.int64)
+        np.maximum.at(last, np.searchsorted(names, rows[:, 1]), rows[:, 4])
+        best = int(np.lexsort((-last, several))[0])
         return sorted(rows[rows[:, 1] == names[best], 4].tolist())
     rows = spans[spans[:, 0] == FORWARD]
     if len(rows):
@@ -154,9 +156,14 @@ def found_steps(recording: Recording) -> list[int]:
 def phase_ranges(recording: Recording, marked: list[tuple[str, str, int, int]]) -> list[tuple[str, str, int, int]]:
     """Phases that the recorder saw, as ("phase", name, start, end), but for those that the user marked himself."""
     found = []
-    for kind, _, _, start, end, _ in _own(recording).tolist():
-        if kind != CALL:
-            name = SPANS[kind]
-            if not any(name == own and begin <= end and start <= until for _, own, begin, until in marked):
-                found.append(("phase", name, start, end))
+    spans = _own(recording)
+    for kind, name in enumerate(SPANS):
+        if kind == CALL:
+            continue
+        mine = spans[spans[:, 0] == kind]
+        own = np.array([(begin, until) for _, marks, begin, until in marked if marks == name], np.int64).reshape(-1, 2)
+        own = own[np.argsort(own[:, 0])]
+        latest = np.append(np.maximum.accumulate(own[:, 1]), np.iinfo(np.int64).min)  # the last one stands for "none"
+        hidden = latest[np.searchsorted(own[:, 0], mine[:, 4], side="right") - 1] >= mine[:, 3]
+        found += [("phase", name, start, end) for start, end in mine[~hidden, 3:5].tolist()]
     return found

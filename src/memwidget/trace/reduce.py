@@ -430,7 +430,9 @@ def _reserved(reduced: Reduced, active: I64) -> I64:
     curve: I64 = np.cumsum(change)
     if len(reduced.segments):
         curve += int(reduced.segments.size.sum()) - int(curve[-1])
-        return curve
+        # Below nothing only where the history contradicts itself.
+        clipped: I64 = np.maximum(curve, 0)
+        return clipped
     # No segments to anchor at: the least start under which nothing is used that is not reserved.
     if not change.any():
         return np.array(active)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from memwidget.recording import ACTION, Events, Segments
+from memwidget.recording import ACTION, I64, Events, Segments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -90,6 +90,13 @@ def segment_lifetimes(events: Events, final: Segments) -> NDArray[Any]:
     return table[np.lexsort((table["address"], table["alloc_event"]))]
 
 
+def within_addresses(address: NDArray[np.uint64], size: I64) -> I64:
+    """Sizes, cut where a stretch would go past the last address: no allocator made it, and its end would wrap."""
+    room = np.uint64(2**64 - 1) - address
+    cut: I64 = np.minimum(size.astype(np.uint64), room).astype(np.int64)
+    return cut
+
+
 _Row = tuple[int, int, int, int, int, int, int, int]
 
 
@@ -97,9 +104,17 @@ def _rows_of(events: Events, *actions: str) -> list[tuple[int, bool, int, int, i
     """(event, whether it is the first of the actions, address, size, stream, pool, stack) of some actions, in order."""
     codes = [ACTION[action] for action in actions]
     at = np.flatnonzero(np.isin(events.action, codes))
-    columns = (events.address, events.size, events.stream, events.pool, events.stack)
+    size = within_addresses(events.address[at], events.size[at])
+    columns = (events.stream, events.pool, events.stack)
     return list(
-        zip(at.tolist(), (events.action[at] == codes[0]).tolist(), *(c[at].tolist() for c in columns), strict=True)
+        zip(
+            at.tolist(),
+            (events.action[at] == codes[0]).tolist(),
+            events.address[at].tolist(),
+            size.tolist(),
+            *(c[at].tolist() for c in columns),
+            strict=True,
+        )
     )
 
 
