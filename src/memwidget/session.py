@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from memwidget.record import Options, Recorder, RecorderError, choose
 from memwidget.record.garbage import GarbageWatch
+from memwidget.record.sources import cell_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -209,7 +210,7 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
         self._add_marks(recording)
         if watch is not None:
             watch.store(recording)
-        cells = _cell_names(recording)
+        cells = cell_names(recording)
         if cells:
             recording.facts["cells"] = cells
         recording.facts["gc"], self._garbage.runs = self._garbage.runs, []
@@ -468,11 +469,3 @@ def _notebook_variables() -> dict[str, Any] | None:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "user_ns", None)
-
-
-def _cell_names(recording: Recording) -> dict[str, str]:
-    """File name of each notebook cell in the recording -> "cell 3", while the kernel still knows."""
-    ipython = sys.modules.get("IPython")  # a script has none, and this is no place to load it
-    shell = ipython.get_ipython() if ipython is not None else None
-    known = getattr(getattr(shell, "compile", None), "_filename_map", {})
-    return {file: f"cell {known[file]}" for file in sorted(set(recording.strings) & set(known))}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import sys
 import sysconfig
 
 import numpy as np
@@ -55,3 +56,11 @@ def store_sources(recording: Recording) -> None:
                 known[text] = len(strings)
                 strings.append(text)
             frames.source[row] = known[text]
+
+
+def cell_names(recording: Recording) -> dict[str, str]:
+    """File name of each notebook cell in the recording -> "cell 3", while the kernel still knows."""
+    ipython = sys.modules.get("IPython")  # a script has none, and this is no place to load it
+    shell = ipython.get_ipython() if ipython is not None else None
+    known = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    return {file: f"cell {known[file]}" for file in sorted(set(recording.strings) & set(known))}

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memwidget.record import Options, RecorderError, choose
+from memwidget.record.sources import cell_names
 from memwidget.recording import ACTION
 
 if TYPE_CHECKING:
@@ -178,6 +179,7 @@ class Stand:
         recording = measured.recording
         if recording is not None and watch is not None:
             recording.facts["steps"] = marks
+            recording.facts["cells"] = cell_names(recording)
             watch.store(recording)
             if self._device is None:
                 measured.held = _held(before, self._storages(), _left(recording))

@@ -1,12 +1,11 @@
 """What checkpointing would buy, worked out from the labels of the largest trial.
 
-Owns the what-if. It is a prediction: nothing is run with checkpoints.
+Owns the what-if. It is a prediction: nothing is run with checkpoints. Blocks are asked for in another order, and the
+allocator is replayed::
 
-::
-
-    encode.layers.0.linear1  activation   gone: computed again in backward
-    encode.layers.0.norm2    activation   kept: the last one of its layer, which the next begins with
-    encode.layers.3.*        activation   kept for one layer, the largest: it is whole while its backward runs
+    forward                                          backward of layer 0
+    layers.0.linear1  activation   not yet           asked for here, before its first block is freed
+    layers.0.norm2    activation   as it was: the last one of its layer, which the next begins with
 """
 
 from __future__ import annotations
@@ -17,16 +16,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from memwidget.answer.batch_size.replay import live_at
+from memwidget.answer.batch_size.replay import Program, later, lifetimes
 from memwidget.answer.batch_size.trials import Size
 from memwidget.units import plain
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from memwidget.answer.batch_size.laws import Requests
+    from memwidget.recording import I64
 
 #: A group that holds less of the peak than this is not worth a word.
 _WORTH = 0.10
@@ -53,32 +49,52 @@ class Advice:
 def checkpointing(
     law: Requests, size: Size, before: int, largest: Callable[[Callable[[Size], float]], int]
 ) -> tuple[Advice, ...]:
-    """Advice on each group of numbered modules, most saved first."""
-    program, template = law.program, law.template
-    outcome, sizes = law.run(size)
-    groups: dict[str, dict[int, list[int]]] = {}
-    for block in live_at(program, outcome.peak_op):
-        found = re.match(r"(.*?)\.?(\d+)(?:\.|$)", template.names[block])
-        if found and found[1] and template.kinds[block] == "activation":
-            groups.setdefault(found[1], {}).setdefault(int(found[2]), []).append(block)
+    """Advice on each group of numbered modules, most samples first."""
+    need = law.need(size)
     advice = []
-    for module, layers in groups.items():
-        gone = _gone(layers, sizes)
-        mask: NDArray[np.bool_] = np.zeros(len(sizes), bool)
-        mask[gone] = True
-        saved = int(sizes[mask].sum())
-        if len(layers) < 2 or saved < _WORTH * outcome.allocated:
+    for module, moved in _recomputed(law).items():
+        program = later(law.program, moved)
+        saved = need.allocated - law.need_of(program, size).allocated
+        if saved < _WORTH * need.allocated:
             continue
-        after = largest(partial(_reserved, law, mask))
+        after = largest(partial(_reserved, law, program))
         if after > before:
-            advice.append(Advice(module, before, after, saved))
+            advice.append(Advice(module, before, after, round(saved)))
     return tuple(sorted(advice, key=lambda each: -each.after))
 
 
-def _reserved(law: Requests, gone: NDArray[np.bool_], size: Size) -> float:
-    return law.without(gone, size).reserved
+def _reserved(law: Requests, program: Program, size: Size) -> float:
+    return law.need_of(program, size).reserved
 
 
-def _gone(layers: dict[int, list[int]], sizes: NDArray[np.int64]) -> list[int]:
-    whole = max(layers, key=lambda layer: int(sizes[layers[layer]].sum()))
-    return [block for layer, blocks in layers.items() if layer != whole for block in sorted(blocks)[:-1]]
+def _recomputed(law: Requests) -> dict[str, dict[int, int]]:
+    """For each group of modules, the blocks that would be made again, and the op before which."""
+    program, template = law.program, law.template
+    born, died = lifetimes(program)
+    layers: dict[tuple[str, str], list[int]] = {}
+    for block in range(program.known, len(born)):
+        if template.kinds[block] == "activation" and died[block] >= 0:
+            found = re.match(r"(.+?)\.(\d+)(?:\.|$)", template.names[block])
+            if found:
+                layers.setdefault((found[1], found[2]), []).append(block)
+    groups: dict[str, dict[int, int]] = {}
+    numbers: dict[str, int] = {}
+    for (module, _), blocks in layers.items():
+        moved = groups.setdefault(module, {})
+        numbers[module] = numbers.get(module, 0) + 1
+        for run in _runs(blocks, born, died):
+            first = min(int(died[block]) for block in run)
+            moved.update(dict.fromkeys(run[:-1], first))
+    return {module: moved for module, moved in groups.items() if numbers[module] > 1 and moved}
+
+
+def _runs(blocks: list[int], born: I64, died: I64) -> list[list[int]]:
+    """Blocks of one layer, step by step: a step's blocks are all gone before the next step's are made."""
+    runs: list[list[int]] = []
+    end = -1
+    for block in sorted(blocks, key=lambda each: int(born[each])):
+        if born[block] > end:
+            runs.append([])
+        runs[-1].append(block)
+        end = max(end, int(died[block]))
+    return runs

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from memwidget.recording import I64
 
+#: A replay that is off by no more than this is as good as any.
+_CLOSE = 0.002
 #: Of the growth beyond the trials, what no interval goes below for each doubling.
 FLOOR = 0.004
 
@@ -224,11 +226,9 @@ class Requests:
                 sums[key] = sums.get(key, 0.0) + max(0.0, value - seen.get(key, 0.0))
         return sums
 
-    def without(self, blocks: NDArray[np.bool_], size: Size) -> Need:
-        """Peaks if the marked blocks were never asked for."""
-        sizes = self.sizes_at(size)
-        sizes[blocks] = 1
-        outcome = replay(self.program, sizes)
+    def need_of(self, program: Program, size: Size) -> Need:
+        """Peaks at a size, if the same blocks were asked for in another order."""
+        outcome = replay(program, self.sizes_at(size))
         return Need(outcome.allocated, outcome.reserved)
 
     def half_width(self, size: Size) -> Need:
@@ -277,7 +277,8 @@ def choose(trials: Sequence[Trial]) -> Chosen:
     if not rated:
         return Chosen(laws[0], *_unsure(ran))
     # The replay is preferred until it is clearly worse: it knows where the peak will move to.
-    _, off, law = min(rated, key=lambda r: r[0] * (0.5 if isinstance(r[2], Requests) else 1.0))
+    close = _CLOSE * far.reserved
+    _, off, law = min(rated, key=lambda r: 0.5 * max(0.0, r[0] - close) if isinstance(r[2], Requests) else r[0])
     others = ", ".join(f"{each.name} {error / max(1, far.reserved):.2%}" for error, _, each in rated)
     return Chosen(law, off, f"error on size {words(far.size)}, predicted from the smaller ones: {others}")
 

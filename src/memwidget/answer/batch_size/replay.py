@@ -13,7 +13,7 @@ reserved peak of a batch size that never ran follows from the requests, holes an
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -102,13 +102,29 @@ def align(program: Program, other: Program) -> I64 | None:
 _FEW = (0, 4, 12)
 
 
-def _life(program: Program) -> I64:
-    """Operations between the request and the free of each block; a large number where either is missing."""
+def lifetimes(program: Program) -> tuple[I64, I64]:
+    """Index of the op that asks for each block, and of the one that frees it; -1 for none."""
     ops = program.ops.astype(np.int64)
     at = np.arange(len(ops))
-    born, died = np.full(len(program.sizes), -1), np.full(len(program.sizes), -1)
+    born: I64 = np.full(len(program.sizes), -1, np.int64)
+    died = born.copy()
     born[ops[ops > 0] - 1] = at[ops > 0]
     died[-ops[ops < 0] - 1] = at[ops < 0]
+    return born, died
+
+
+def later(program: Program, moved: dict[int, int]) -> Program:
+    """The same program with some blocks asked for later: each just before the op that is given."""
+    born, _ = lifetimes(program)
+    place = np.arange(len(program.ops), dtype=float)
+    for block, op in moved.items():
+        place[born[block]] = op - 0.5
+    return replace(program, ops=program.ops[np.argsort(place, kind="stable")])
+
+
+def _life(program: Program) -> I64:
+    """Operations between the request and the free of each block; a large number where either is missing."""
+    born, died = lifetimes(program)
     life: I64 = np.where((born >= 0) & (died >= 0), died - born, 1 << 40)
     return life
 
@@ -152,14 +168,9 @@ class Outcome:
 
 def live_at(program: Program, op: int) -> list[int]:
     """Blocks alive after the first `op` ops."""
-    live = np.zeros(len(program.sizes), bool)
-    live[: program.known] = True
-    done = program.ops[:op].astype(np.int64)
-    born, last = np.full(len(live), -1), np.full(len(live), -1)
-    at = np.arange(len(done))
-    born[done[done > 0] - 1] = at[done > 0]
-    last[-done[done < 0] - 1] = at[done < 0]
-    found: list[int] = np.flatnonzero((live | (born >= 0)) & (last < 0)).tolist()
+    born, died = lifetimes(program)
+    there = (np.arange(len(born)) < program.known) | ((born >= 0) & (born < op))
+    found: list[int] = np.flatnonzero(there & ((died < 0) | (died >= op))).tolist()
     return found
 
 
