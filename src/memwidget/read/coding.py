@@ -45,7 +45,10 @@ def decode(how: dict[str, Any], parts: list[Column]) -> Column:
     """Undo `encode`; ValueError where the parts do not belong together."""
     n, dtype = how["rows"], np.dtype(how["dtype"])
     if how["coding"] == "constant" and not parts:
-        return np.full(n, how["value"], dtype)
+        limits, value = np.iinfo(dtype), how["value"]
+        if type(value) is not int or not limits.min <= value <= limits.max:
+            raise ValueError("a value does not fit its column")
+        return np.full(n, value, dtype)
     if how["coding"] == "dictionary" and len(parts) == 2:
         values = _sums(parts[0], dtype)
         codes = _from_places(parts[1])
