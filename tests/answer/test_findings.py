@@ -153,3 +153,14 @@ def test_every_finding_can_be_checked_and_followed(name):
         assert (f.site is None) == (row["frame"] < 0)
     unusual = [f.kind in EXPECTED for f in trace.findings()]
     assert unusual == sorted(unusual)  # what needs attention comes first
+
+
+def test_facts_of_a_strange_file_are_passed_over():
+    recording = load_recording(DATA / "leak_features.pickle.xz")
+    odd = [None, 5, {}, {"address": []}, {"address": -1, "holder": "x"}, {"address": 2**70, "holder": "x", "fix": 5}]
+    for name in ("holders", "gc", "earlier_runs", "cells", "device_free", "error", "steps"):
+        recording.facts[name] = [] if name == "steps" else odd
+    recording.facts["earlier_runs"] = [{"bytes": 2**26, "holders": 5, "fixes": [None, "del x"]}, "text"]
+    found = Trace(recording).findings()
+    assert found
+    assert all(isinstance(f.advice, str) for f in found)

@@ -178,11 +178,14 @@ def holders(trace: Trace, blocks: I64) -> list[tuple[dict[str, Any], int]]:
 
 def passing(trace: Trace, blocks: I64) -> NDArray[np.bool_]:
     """Blocks that only the cell's undisplayed value holds, which goes as the cell ends."""
-    rows = fact_rows(trace, "holders")
-    stays = {row.get("address") for row in rows if row.get("kind") != "passing"}
-    goes = [row["address"] for row in rows if row.get("kind") == "passing" and row.get("address") not in stays]
-    known = [address for address in goes if isinstance(address, int) and 0 <= address < 1 << 64]
-    return np.isin(trace.blocks["address"][blocks], np.array(known, np.uint64))
+    stays: set[int] = set()
+    goes: set[int] = set()
+    for row in fact_rows(trace, "holders"):
+        address = row.get("address")
+        if isinstance(address, int) and 0 <= address < 1 << 64:
+            (goes if row.get("kind") == "passing" else stays).add(address)
+    known = np.array(sorted(goes - stays), np.uint64)
+    return np.isin(trace.blocks["address"][blocks], known)
 
 
 def holder_words(row: dict[str, Any], size: int) -> tuple[str, str]:

@@ -219,7 +219,7 @@ def plateau(trace: Trace, taken: I64) -> list[Finding]:
     lasting = lines & (born >= 0) & ((asked == -1) | (asked - born >= trace.n_events // 4))
     if int(sums[best]) < 0.8 * int(blocks["size"][lasting].sum()):
         return []
-    cast = bool(_in_stack(trace, mine, name="autocast").mean() > 0.5)
+    cast = bool(_in_stack(trace, mine, name="at::autocast").mean() > 0.5)
     first, gone = int(born[mine].min()), int(asked[mine].min())
     flat = int(born[mine].max())
     # A good deal was made while it stood, else it is a list that was gathered and used. Under autocast a second pass
@@ -369,10 +369,9 @@ def runs(trace: Trace) -> list[Finding]:
     row = next((site for site, _, _ in sums if site >= 0), -1)
     holders = causes.holders(trace, lives)
     words = [causes.holder_words(holder, size) for holder, size in holders[:4]]
-    earlier = [str(name) for row_ in left for name in row_.get("holders", ()) if isinstance(name, str)]
-    fixes = list(
-        dict.fromkeys([*(fix for _, fix in words if fix), *(str(f) for r in left for f in r.get("fixes", ()))])
-    )
+    earlier = [plain(name, 80) for row_ in left for name in _texts(row_.get("holders"))]
+    old_fixes = [plain(fix, 200) for row_ in left for fix in _texts(row_.get("fixes"))]
+    fixes = list(dict.fromkeys([*(fix for _, fix in words if fix), *old_fixes]))
     said = [
         f"This cell ran {len(still) + 1} times; of the earlier runs {', '.join(map(amount, still))} are still live.",
         *(sentence for sentence, _ in words),
@@ -397,6 +396,10 @@ def runs(trace: Trace) -> list[Finding]:
             size=total,
         )
     ]
+
+
+def _texts(value: Any) -> list[str]:
+    return [text for text in value if isinstance(text, str)] if isinstance(value, (list, tuple)) else []
 
 
 def _finding(  # noqa: PLR0917

@@ -82,8 +82,6 @@ class Limits:
         ------
         MemoryLimitExceeded
             Something is above its limit.
-        ValueError
-            The growth cannot be told, because no steps can.
         """
         found = [*self._peak(trace), *self._growth(trace), *self._held(trace)]
         if found:

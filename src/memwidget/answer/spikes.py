@@ -52,11 +52,16 @@ def spikes(trace: Trace, steps: Steps) -> list[Finding]:
 def _burst(trace: Trace, steps: Steps) -> list[Finding]:
     blocks, m = trace.blocks, trace.peak_event
     length = float(np.median(np.diff(steps.bounds))) if steps.n >= 2 else float(trace.n_events)
+    few = trace.n_events <= _SHORT
     if steps.n >= 2 and length < 2 * _FEW:
-        return []  # a loop around an operation or two: what it takes, it takes at every turn
+        # A loop around an operation or two: what it takes, it takes at every turn. Unless one turn stands out.
+        if not few or _recurs(trace, steps):
+            return []
+    else:
+        few &= steps.n < 2
     born, asked = blocks["alloc_event"].astype(np.int64), blocks["free_requested_event"].astype(np.int64)
     short = (born >= 0) & (asked >= 0)
-    if steps.n >= 2 or trace.n_events > _SHORT:  # in a few operations: whatever the code gave back again
+    if not few:  # in a few operations: whatever the code gave back again
         short &= asked - born <= max(_BRIEF * length, _FEW)
     live = trace.live_at(m)
     brief = short[live]
@@ -99,7 +104,7 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
             site=frame_of(trace, row),
             label=trace.site_label(row),
             evidence=tuple(said),
-            advice=f"{advice} by up to {amount(saves)} (without it the peak were {amount(below)}).",
+            advice=f"{advice} by up to {amount(saves)} (without it the peak would be {amount(below)}).",
             certain=False,
             saves=saves,
             moment=m,
@@ -108,6 +113,13 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
             frame=row,
         )
     ]
+
+
+def _recurs(trace: Trace, steps: Steps) -> bool:
+    """Whether at least half of the steps come near the peak."""
+    curve = trace.curve("allocated")
+    tops = np.maximum.reduceat(curve, steps.bounds[:-1])
+    return bool((tops >= 0.9 * trace.peak_allocated).mean() >= 0.5)
 
 
 def _peak_without(trace: Trace, left_out: I64) -> int:
