@@ -7,6 +7,7 @@ import { type Data, FLAG, framesOf, stringAt } from "./wire.js";
 /** Values of frame_kind. */
 export const USER = 0;
 export const CPP = 2;
+export const PLUMBING = 3;
 
 /** Value of band_kind. */
 const ANNOTATION = 0;

@@ -7,12 +7,13 @@
  *     stack (innermost first)     path (outermost user frame first)
  *     linear.py forward           train.py:12 main
  *     module.py _call_impl        train.py:31 step
+ *     _PyEval_EvalFrameDefault
  *     train.py:31 step            [2 library frames]     one folded run, or its frames where it was opened
  *     train.py:12 main
- *     runpy.py _run_code          (what called the user's code is left out)
+ *     runpy.py _run_code          (what called the user's code is left out, and the interpreter calling itself)
  */
 
-import { NO_SITE, USER } from "./facts.js";
+import { NO_SITE, PLUMBING, USER } from "./facts.js";
 import type { Timeline } from "./timeline.js";
 import { type Data, framesOf, stringAt } from "./wire.js";
 
@@ -142,7 +143,7 @@ export class Paths {
     this.#name = name;
   }
 
-  /** Outermost first; empty for blocks without a stack. */
+  /** Outermost first; empty for blocks without a stack, or with one of plumbing alone. */
   of(stack: number): readonly (number | Run)[] {
     let path = this.#paths.get(stack);
     if (!path) {
@@ -177,7 +178,7 @@ export class Paths {
       if (frame_kind[frame] === USER) {
         close();
         path.push(frame);
-      } else {
+      } else if (frame_kind[frame] !== PLUMBING) {
         run.push(frame);
       }
     }

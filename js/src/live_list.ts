@@ -138,7 +138,7 @@ export class LiveList {
           {
             "data-row": i,
             "data-key": entry.key,
-            "data-dim": entry.lit === 0,
+            "data-dim": String(entry.lit === 0),
             tabindex: entry.key === stop ? "0" : "-1",
             "aria-selected": String(entry.key === picked),
             "aria-level": tree ? entry.level + 1 : undefined,

@@ -28,7 +28,7 @@ function frameWords(data: Data, row: number): string {
 /** An element of a path: a frame, a folded run, or one of the two that are no frames. */
 export function wordsOf(data: Data, paths: Paths, element: number): Words {
   if (element === ROOT) return { label: "live", note: "" };
-  if (element === NO_STACK) return { label: NO_SITE, note: "nothing was recorded" };
+  if (element === NO_STACK) return { label: NO_SITE, note: "" };
   if (element >= 0) return { label: frameWords(data, element), note: "" };
   const { name = "", least = 0, most = 0 } = paths.groups[~element] ?? {};
   return { label: name, note: `${least}${most > least ? ` to ${most}` : ""} frames folded` };

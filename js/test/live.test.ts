@@ -74,6 +74,7 @@ function slow(data: Data, moment: number, since: number, opened: boolean, mask: 
     const s = data.stack[b] as number;
     const frames =
       s < 0 ? [] : Array.from(data.stack_frame.subarray(data.stack_offset[s], data.stack_offset[s + 1])).reverse();
+    frames.splice(0, frames.length, ...frames.filter((f) => KINDS[f] !== 3));
     const first = frames.findIndex((f) => KINDS[f] === 0);
     const words: string[] = [];
     let run: number[] = [];
@@ -86,7 +87,7 @@ function slow(data: Data, moment: number, since: number, opened: boolean, mask: 
         if (f >= 0) words.push(String(f));
       }
     }
-    if (s < 0) words.push("none");
+    if (words.length === 0) words.push("none");
     for (let depth = 0; depth <= words.length; depth++) {
       const key = words.slice(0, depth).join("/");
       const node = nodes.get(key) ?? { bytes: 0, own: 0, blocks: 0, largest: b, oldest: 1e9, lit: 0 };

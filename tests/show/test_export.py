@@ -11,7 +11,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from memwidget.show import export
+from memwidget.read import load_recording
+from memwidget.show import export, found
 from memwidget.show.picture import picture_svg
 from memwidget.show.wire import payload
 from memwidget.trace.trace import Trace
@@ -78,6 +79,19 @@ def test_the_page_holds_the_payload(name, tmp_path):
     options = json.loads(page.by_id("memwidget-options"))
     assert (options["axis"], options["theme"], options["device"]) == ("time", "dark", trace.device)
     assert options["moment"] == {"first": 8, "allocator": 23}.get(name, -1)
+
+
+def test_the_page_holds_the_findings_or_why_there_are_none(data, monkeypatch):
+    trace = load_recording(data / "leak_features.pickle.xz")
+    told = json.loads(Elements(export.to_html(Trace(trace))).by_id("memwidget-findings"))
+    assert (told[0]["kind"], told[0]["bytes_per_step"]) == ("growth", 2 * 1024 * 1024)
+
+    def broken(_):
+        raise ZeroDivisionError("a rule <b>divided</b> by nothing")
+
+    monkeypatch.setattr(found, "findings_payload", broken)
+    told = json.loads(Elements(export.to_html(Trace(trace))).by_id("memwidget-findings"))
+    assert told == {"error": "a rule <b>divided</b> by nothing"}
 
 
 def test_names_from_a_file_stay_text():

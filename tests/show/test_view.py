@@ -127,6 +127,26 @@ def test_a_question_is_answered_under_its_id_with_the_columns():
     assert len(page.answers) == 2
 
 
+def test_findings_are_worked_out_when_they_are_asked_for(monkeypatch):
+    worked = []
+    monkeypatch.setattr(view_module, "found", lambda trace: worked.append(trace.name) or [{"kind": "growth"}])
+    page = Page(MemView(first()))
+    page.ask("1")
+    assert worked == []
+    assert page.ask("2", kind="findings", device=0)[0] == {
+        "kind": "findings",
+        "id": "2",
+        "findings": [{"kind": "growth"}],
+    }
+    assert page.ask("3", kind="more")[0] == {"kind": "more", "id": "3", "source": "/* more.js */"}
+
+    def broken(_):
+        raise ZeroDivisionError("a rule divided by nothing")
+
+    monkeypatch.setattr(view_module, "found", broken)
+    assert page.ask("4", kind="findings")[0] == {"kind": "error", "id": "4", "message": "a rule divided by nothing"}
+
+
 def test_a_question_repeated_to_a_busy_kernel_is_answered_once(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(view_module.time, "monotonic", lambda: now[0])
