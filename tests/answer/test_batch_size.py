@@ -131,6 +131,23 @@ def test_a_trial_that_runs_out_of_memory_is_a_point_and_not_the_end():
         tuned(lambda n: n * GiB, (90, 100))
 
 
+def test_a_run_that_would_take_hours_is_left_out():
+    class Slow(Counters):
+        kind = "cpu"
+
+        def trial(self, run, _repeats=2, limit=None):
+            measured = super().trial(run, limit=limit)
+            measured.seconds = 2.0 * run()[0]
+            return measured
+
+    stand = Slow(lambda n: n * GiB)
+    fit = tune(stand, lambda size: lambda: size, as_sizes((1, 2, 4)))
+    assert stand.ran == [(1,), (2,), (4,)]
+    assert 70 <= fit.size <= 76
+    assert any("was not run: on this CPU that would take about" in note for note in fit.notes)
+    assert "That size was not run." in fit.summary
+
+
 def test_nothing_fits():
     fit, _ = tuned(lambda n: 20 * GiB + n * GiB, limit="8 GiB")
     assert fit.size is None

@@ -45,7 +45,7 @@ def resnet50():
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return step, {8: (2, 4, 6, 8), 24: (4, 8, 16, 24), 48: (8, 16, 32, 48)}
+    return step, {8: (3, 4, 6, 8), 24: (8, 12, 16, 24), 48: (12, 24, 36, 48)}
 
 
 @case
@@ -115,7 +115,7 @@ def _written_out():
 @case
 def attention_length():
     step = _written_out()
-    return lambda s: step(4, s), {6: (128, 192, 256, 320), 24: (256, 384, 512, 640), 48: (256, 512, 768, 896)}
+    return lambda s: step(4, s), {6: (96, 144, 192, 256), 24: (256, 384, 512, 640), 48: (256, 512, 768, 896)}
 
 
 @case

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Steps of one trial: the second shows what a step finds of the one before, and whether they are alike.
 REPEATS = 2
+#: On a CPU the default limit is the machine's memory, and filling that can take hours.
+_PATIENCE_S = 120
 #: Runs at most after a proposal that was wrong.
 _BISECTIONS = 6
 
@@ -175,6 +177,13 @@ def _verify(fit: BatchSizeFit, stand: Runner, run_of: Callable[[Size], Callable[
     assert fit.size is not None  # noqa: S101
     proposed = fit.size_of(fit.size)
     if any(trial.size == proposed for trial in fit.trials):
+        return
+    seconds = REPEATS * fit.largest_trial.seconds * math.prod(proposed) / math.prod(fit.largest_trial.size)
+    if fit.kind == "cpu" and seconds > _PATIENCE_S:
+        fit.notes.append(
+            f"Size {words(proposed)} was not run: on this CPU that would take about {seconds:,.0f} s. A limit= keeps "
+            "sizes within reason where no GPU is measured."
+        )
         return
     capped = fit.limit if fit.device_limit is None or fit.limit < fit.device_limit else None
     checks: list[Trial] = []

@@ -72,6 +72,7 @@ class BatchSizeFit:
     notes: list[str] = field(default_factory=list)
     size: int | Size | None = None
     _chosen: Chosen = field(init=False, repr=False)
+    _advice: dict[tuple[str, float | str | None], tuple[Advice, ...]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.trials = tuple(self.trials)
@@ -266,6 +267,12 @@ class BatchSizeFit:
 
     def advice(self, limit: float | str | None = None) -> tuple[Advice, ...]:
         """What checkpointing the modules that hold most would allow: predictions from the labels, not measured."""
+        key = (str(self.size), limit)
+        if key not in self._advice:
+            self._advice[key] = self._advise(limit)
+        return self._advice[key]
+
+    def _advise(self, limit: float | str | None) -> tuple[Advice, ...]:
         law = self._law
         if not isinstance(law, Requests) or self.size is None:
             return ()
