@@ -164,3 +164,27 @@ def test_facts_of_a_strange_file_are_passed_over():
     found = Trace(recording).findings()
     assert found
     assert all(isinstance(f.advice, str) for f in found)
+
+
+@pytest.mark.parametrize("name", ["leak_loss", "leak_features"])
+@pytest.mark.parametrize("start", [0.3, 0.6])
+def test_growth_is_told_from_the_end_of_a_history_and_without_marks(name, start):
+    recording = load_recording(DATA / f"{name}.pickle.xz")
+    recording.annotations = type(recording.annotations).empty()
+    events = recording.events[0]
+    cut = int(len(events) * start)
+    columns = {c.name: getattr(events, c.name)[cut:] for c in type(events).columns()}
+    recording.events = {0: type(events)(**columns)}
+    (growth,) = [f for f in Trace(recording).findings() if f.kind == "growth"]
+    assert growth.bytes_per_step == pytest.approx(LOSS if name == "leak_loss" else FEATURES, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["truth_transformer", "cuda_graph", "no_leak_accumulate", "gpt2_small"])
+def test_no_growth_in_any_window_of_what_does_not_grow(name):
+    recording = load_recording(DATA / f"{name}.pickle.xz")
+    events = recording.events[0]
+    for start in (0.2, 0.5, 0.7, 0.8):
+        cut = int(len(events) * start)
+        columns = {c.name: getattr(events, c.name)[cut:] for c in type(events).columns()}
+        recording.events = {0: type(events)(**columns)}
+        assert not [f for f in Trace(recording).findings() if f.kind in {"growth", "fragmentation"}], start

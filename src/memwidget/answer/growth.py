@@ -75,6 +75,8 @@ def grows(trace: Trace, steps: Steps) -> Staircase | None:
     if not growing.any() or not _is_staircase(levels.sum(0), loose=True):
         return None
     levels, rows = levels[growing], rows[growing]
+    if steps.how == "repetition" and (rows < 0).all() and (trace.block_site >= 0).any():
+        return None  # gradients that backward makes, layer by layer: without a line of Python no loop can be seen
     slopes = _slopes(levels) / stride
     order = np.argsort(-slopes, kind="stable")
     levels, rows, slopes = levels[order], rows[order], slopes[order]
@@ -191,7 +193,7 @@ def growth(trace: Trace, steps: Steps, stairs: Staircase | None) -> list[Finding
             label=trace.site_label(row),
             evidence=tuple(evidence),
             advice=f"{cause.advice} That saves {amount(total)} a step.",
-            certain=stairs.rises >= 0.6 * n and n >= 5,
+            certain=stairs.rises >= 0.6 * n and n >= 5 and len(named) > 0,
             bytes_per_step=per_step,
             saves=stairs.end - stairs.start,
             moment=int(stairs.bounds[-1]),

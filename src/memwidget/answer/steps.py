@@ -110,7 +110,7 @@ def _optimizer(trace: Trace) -> Steps:
 def _repetition(trace: Trace) -> Steps:
     blocks = trace.blocks
     made = np.flatnonzero((blocks["alloc_event"] >= 0) & (blocks["stack"] >= 0))
-    if len(made) < len(blocks) // 5 or len(made) < LEAST:
+    if not len(made):
         # No stacks to go by: sizes repeat too.
         made = np.flatnonzero(blocks["alloc_event"] >= 0)
         turns = _rarest(blocks["requested"][made])
@@ -136,10 +136,9 @@ def _repetition(trace: Trace) -> Steps:
 
 
 def _module_calls(trace: Trace) -> NDArray[np.bool_]:
-    """Frames of torch.nn.Module being called: what lies inside is a model, whose layers are no turns of a loop."""
-    texts = np.array(
-        [normal_path(text).endswith("/torch/nn/modules/module.py") for text in trace.recording.strings], bool
-    )
+    """Frames of a module or an optimizer at work: what repeats inside, for layers or parameters, is no loop."""
+    paths = [normal_path(text) for text in trace.recording.strings]
+    texts = np.array([p.endswith("/torch/nn/modules/module.py") or "/torch/optim/" in p for p in paths], bool)
     files = trace.recording.frames.filename
     return texts[files] if len(texts) else np.zeros(len(files), bool)
 
