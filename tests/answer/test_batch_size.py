@@ -226,6 +226,25 @@ def test_reserved_memory_of_sizes_that_never_ran_is_replayed():
     assert sum(split.values()) == pytest.approx(fit.predict_both(400).allocated[0], rel=0.01)
 
 
+def test_workspaces_that_come_and_go_with_the_size_do_not_part_the_steps():
+    def chosen_by_size(toy, n):
+        held = []
+        for layer in range(5):
+            if n >= 6 or layer == 2:
+                toy.free(toy.alloc(3 * MiB))  # a library takes another algorithm
+            held.append(toy.alloc(5 * MiB * n))
+        for block in reversed(held):
+            if n < 6:
+                first, second = toy.alloc(512 * KiB), toy.alloc(256 * KiB)
+                toy.free(first)
+                toy.free(second)
+            toy.free(block)
+
+    fit = tune(Toy(chosen_by_size), lambda size: lambda: size, as_sizes((2, 4, 6, 8)), verify=False)
+    assert fit.method == "requests"
+    assert fit.predict_both(64).allocated[0] == pytest.approx(5 * 5 * MiB * 64, rel=0.03)
+
+
 def test_the_replay_is_what_torch_did():
     for name in ("truth_transformer", "seed_transformer", "leak_features", "fragment"):
         truth = json.loads((DATA / f"{name}.truth.json").read_text("utf-8"))["after"]
@@ -349,6 +368,10 @@ def test_a_transformer_on_the_cpu():
     split = fit.split(4)
     assert split["parameter"] == held
     assert split["optimizer_state"] == pytest.approx(2 * held, rel=0.02)
+    fixed = fit.fixed()
+    assert fixed["parameter"] == held
+    assert "activation" not in fixed
+    assert sum(fixed.values()) == pytest.approx(3 * held, rel=0.02)
     top = fit.grows()[0]
     assert top.line.startswith("test_batch_size.py:")
     assert sum(each.share for each in fit.grows()) == pytest.approx(1, abs=0.02)

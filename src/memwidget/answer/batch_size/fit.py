@@ -247,6 +247,14 @@ class BatchSizeFit:
         sums = self._law.split(self._at(size), by)
         return {key: round(value) for key, value in sorted(sums.items(), key=lambda kv: -kv[1]) if round(value)}
 
+    def fixed(self, size: int | Sequence[int] | None = None, by: str = "category") -> dict[str, int]:
+        """The bytes of `split` that no batch size changes, largest first; the rest of it grows."""
+        if by not in ("category", "line"):
+            raise ValueError(f'by={by!r}: bytes are split by "category" or by "line".')
+        sums = self._law.fixed(self._at(size), by)
+        least = 0.0005 * sum(sums.values())
+        return {key: round(value) for key, value in sorted(sums.items(), key=lambda kv: -kv[1]) if value > least}
+
     def grows(self, size: int | Sequence[int] | None = None) -> tuple[Growing, ...]:
         """Lines that take more with each further sample, most first; at the proposed size where none is given."""
         at = self._at(size)

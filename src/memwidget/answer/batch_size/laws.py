@@ -54,6 +54,9 @@ class Law(Protocol):
     def split(self, size: Size, by: str) -> dict[str, float]:
         """Bytes at the allocated peak "by" category, line or name."""
 
+    def fixed(self, size: Size, by: str) -> dict[str, float]:
+        """The part of `split` that no size changes."""
+
     def half_width(self, size: Size) -> Need:
         """Half of the 95 % interval that the residuals give."""
 
@@ -97,16 +100,23 @@ class Totals:
 
     def split(self, size: Size, by: str) -> dict[str, float]:
         """Bytes at the allocated peak "by" category, line or name."""
+        sums = self._by(size, by)
+        total, allocated = sum(sums.values()), self.need(size).allocated
+        return {key: value * allocated / total for key, value in sums.items()} if total else {}
+
+    def fixed(self, size: Size, by: str) -> dict[str, float]:
+        """The part of `split` that no size changes."""
+        return self._by((0,) * len(size), by)
+
+    def _by(self, size: Size, by: str) -> dict[str, float]:
         tables = [
             trial.categories if by == "category" else trial.lines if by == "line" else {} for trial in self.trials
         ]
         points = points_of(self.trials)
-        sums = {
+        return {
             key: max(0.0, chosen(points, np.array([table.get(key, 0) for table in tables], float))(size))
             for key in {key for table in tables for key in table}
         }
-        total, allocated = sum(sums.values()), self.need(size).allocated
-        return {key: value * allocated / total for key, value in sums.items()} if total else {}
 
     def half_width(self, size: Size) -> Need:
         """Half of the 95 % interval that the residuals give."""
@@ -212,9 +222,16 @@ class Requests:
     def split(self, size: Size, by: str) -> dict[str, float]:
         """Bytes at the allocated peak "by" category, line or name."""
         outcome, sizes = self.run(size)
+        return self._by(outcome.peak_op, sizes, by)
+
+    def fixed(self, size: Size, by: str) -> dict[str, float]:
+        """The part of `split` that no size changes."""
+        return self._by(self.run(size)[0].peak_op, self.sizes_at((0,) * len(size)), by)
+
+    def _by(self, peak_op: int, sizes: I64, by: str) -> dict[str, float]:
         keys = {"category": self.template.kinds, "line": self.template.sites, "name": self.template.names}[by]
         sums: dict[str, float] = {}
-        for block in live_at(self.program, outcome.peak_op):
+        for block in live_at(self.program, peak_op):
             key = keys[block]
             sums[key] = sums.get(key, 0.0) + float(sizes[block])
         if self.program.base:  # held all the while, unseen by the recorder

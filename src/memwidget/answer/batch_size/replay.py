@@ -98,8 +98,8 @@ def align(program: Program, other: Program) -> I64 | None:
     return None
 
 
-#: Operations that a workspace lives for, tried in this order; 0 leaves no block aside. A convolution's lives for 1, what
-#: the backward of an embedding sorts its indices with (from 3,073 of them on) for 10 to 20.
+#: Operations that a workspace lives for, tried in this order; 0 leaves no block aside. A convolution's lives for 1,
+#: what the backward of an embedding sorts its indices with (from 3,073 of them on) for 10 to 20.
 _FEW = (0, 4, 12, 40)
 
 

@@ -101,9 +101,13 @@ def summary_of(fit: BatchSizeFit) -> str:
         )
     lines += _verdict(fit)
     lines += ["", str(fit.table())]
+    fixed = fit.fixed()
+    if fixed:
+        parts = ", ".join(f"{name.replace('_', ' ')} {bytes_text(size)}" for name, size in list(fixed.items())[:4])
+        lines += ["", f"What stays, whatever the size: {bytes_text(sum(fixed.values()))} ({parts})"]
     growing = fit.grows()[:5]
     if growing:
-        lines += ["", "What grows, for each further sample:"]
+        lines += ["What grows, for each further sample:"]
         lines += [f"  {bytes_text(g.bytes_per_sample):>9}  {g.share:4.0%}  {plain(g.line, 100)}" for g in growing]
     lines += [f"  -> {advice.text}" for advice in fit.advice()[:2]]
     lines += [f"Note: {plain(note, 400)}" for note in fit.notes]
