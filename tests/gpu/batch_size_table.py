@@ -20,7 +20,7 @@ from torch.nn import functional as f
 import memwidget as mw
 from memwidget.answer.batch_size.trials import read_trial
 from memwidget.record import Options
-from memwidget.record.trials import Stand
+from memwidget.record.trials import Stand, out_of_memory
 
 GIB = 1 << 30
 CASES = {}
@@ -134,7 +134,9 @@ def runs(step, size):
     try:
         step(*size)
         torch.cuda.synchronize()
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:  # a convolution that finds no room for any algorithm raises a plain one
+        if not out_of_memory(error):
+            raise
         return False
     return True
 

@@ -27,8 +27,15 @@ if TYPE_CHECKING:
 
     from memwidget.recording import Recording
 
-#: Parts of messages by which allocators say that there is no room; torch has no common type for them.
-_NO_ROOM = ("out of memory", "ALLOC_FAILED", "can't allocate memory", "not enough memory")
+#: Parts of messages by which allocators say that there is no room; torch has no common type for them. (A convolution
+#: tries one algorithm after the other, and says in the end that it found none.)
+_NO_ROOM = (
+    "out of memory",
+    "ALLOC_FAILED",
+    "can't allocate memory",
+    "not enough memory",
+    "unable to find an engine to execute",
+)
 
 
 @dataclass
