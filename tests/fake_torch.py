@@ -33,6 +33,8 @@ PARAMETERS = {
         "record_cuda",
     ),
 }
+#: torch.xpu.memory has a history since 2.11, without a device and without annotations.
+XPU_PARAMETERS = ("enabled", "context", "stacks", "max_entries", "clear_history", "skip_actions")
 SEGMENT = 2 << 20
 CAPACITY = 80 << 30
 
@@ -41,8 +43,14 @@ def number(version):
     return tuple(map(int, version.split(".")))
 
 
-def make(version="2.11", kind="cuda", *, allocator="native", available=True):
-    """A module that stands in for torch; `module.calls` lists what was asked of the history."""
+def make(version="2.11", kind="cuda", *, allocator="native", available=True, takes=None):
+    """A module that stands in for torch; `module.calls` lists what was asked of the history.
+
+    `takes`: parameters of its ``_record_memory_history``, where they are not those of the version.
+    ``torch.meanwhile`` is called between a snapshot's history and its segments, where another thread may allocate.
+    ``torch.second`` holds the events of a device 1.
+    """
+    takes = takes or (XPU_PARAMETERS if kind == "xpu" else PARAMETERS[version])
     torch = types.ModuleType("torch")
     torch.__spec__ = importlib.machinery.ModuleSpec("torch", None)
     torch.__version__ = version
@@ -53,6 +61,9 @@ def make(version="2.11", kind="cuda", *, allocator="native", available=True):
     torch.limit = 1 << 60
     torch.trace = []
     torch.live = {}
+    torch.second = []
+    torch.meanwhile = lambda: None
+    torch.stats = dict.fromkeys(("allocation.all.allocated", "allocation.all.freed", "active.all.freed"), 0)
     torch._C = types.SimpleNamespace()
     torch.backends = types.SimpleNamespace()
     with_time = number(version) >= (2, 2)
@@ -69,10 +80,12 @@ def make(version="2.11", kind="cuda", *, allocator="native", available=True):
 
     def alloc(address, size):
         torch.live[address] = size
+        torch.stats["allocation.all.allocated"] += 1
         note("alloc", address, size)
 
     def free(address):
         size = torch.live.pop(address)
+        torch.stats["allocation.all.freed"] += 1
         note("free_requested", address, size)
         note("free_completed", address, size)
 
@@ -103,7 +116,7 @@ def make(version="2.11", kind="cuda", *, allocator="native", available=True):
 
     def record(*args, **kwargs):
         assert not args
-        unknown = set(kwargs) - set(PARAMETERS[version])
+        unknown = set(kwargs) - set(takes)
         if unknown:
             raise TypeError(f"_record_memory_history() got an unexpected keyword argument {unknown.pop()!r}")
         torch.calls.append(kwargs)
@@ -114,13 +127,15 @@ def make(version="2.11", kind="cuda", *, allocator="native", available=True):
         torch.limit = kwargs.get("max_entries", kwargs.get("trace_alloc_max_entries", 1 << 60))
 
     record.__signature__ = inspect.Signature(
-        [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in PARAMETERS[version]]
+        [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in takes]
     )
 
     def snapshot():
         if torch.snapshot_error is not None:
             raise torch.snapshot_error
-        given = {"segments": segments(), "device_traces": [list(torch.trace)], "allocator_settings": {}}
+        traces = [list(torch.trace), *([list(torch.second)] if torch.second else [])]
+        torch.meanwhile()
+        given = {"segments": segments(), "device_traces": traces, "allocator_settings": {}}
         note("snapshot", 0, sum(torch.live.values()))
         return given
 
@@ -140,12 +155,13 @@ def make(version="2.11", kind="cuda", *, allocator="native", available=True):
         memory=memory,
         is_available=lambda: available,
         init=lambda: None,
-        device_count=lambda: 1,
+        device_count=lambda: 2 if torch.second else 1,
+        memory_stats=lambda _=0: dict(torch.stats),
         get_device_name=lambda _=0: "Fake H200",
-        get_device_properties=lambda _=0: types.SimpleNamespace(total_memory=CAPACITY),
+        get_device_properties=lambda ordinal=0: types.SimpleNamespace(total_memory=CAPACITY + ordinal),
     )
     setattr(torch, kind, device)
-    if with_time:
-        setattr(torch._C, f"_{kind}_isHistoryEnabled", lambda: torch.on)
+    if with_time and kind == "cuda":  # XPU cannot be asked
+        torch._C._cuda_isHistoryEnabled = lambda: torch.on
     torch.alloc, torch.free = alloc, free
     return torch

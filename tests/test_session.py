@@ -2,6 +2,7 @@
 
 import gc
 import io
+import os
 import subprocess
 import sys
 import weakref
@@ -148,3 +149,38 @@ def test_reading_a_file_loads_no_torch(root):
     )
     sample = root / "src" / "memwidget" / "sample.pickle.xz"
     subprocess.run([sys.executable, "-c", code, str(sample)], check=True, timeout=120)
+
+
+FORK = """
+import os, sys, warnings
+warnings.simplefilter("ignore")  # of forking beside torch's own threads
+import torch
+import memwidget as mw
+
+rec = mw.start("parent", backend="cpu", deep=True)
+with mw.memtrace(enabled=False), torch.no_grad():
+    first = torch.ones(1000)
+child = os.fork()
+if child == 0:
+    said = []
+    for ask in (mw.stop, lambda: rec.trace, rec.end):
+        try:
+            ask()
+        except RuntimeError as error:
+            said.append(str(error))
+    with mw.memtrace(backend="cpu") as own:  # and may record for itself
+        kept = torch.nn.Linear(4, 4)(torch.ones(10, 4)).sum()
+        kept.backward()
+    fine = len(said) == 3 and all("was forked from the one that records" in s for s in said)
+    os._exit(0 if fine and own.trace.peak_allocated > 0 and not rec.recording_now else 1)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+second = torch.ones(1000)
+trace = mw.stop()
+print(status, trace.allocated)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_child_does_not_record_and_the_parent_goes_on():
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == ["0", "8000"], done.stderr

@@ -11,11 +11,12 @@ import os
 import pickle
 import sys
 import time
-from contextlib import contextmanager
+import weakref
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memwidget.record import Options, Recorder, RecorderError, choose
+from memwidget.record import FORKED, Options, Recorder, RecorderError, choose
 from memwidget.record.garbage import GarbageWatch
 from memwidget.record.sources import cell_names
 
@@ -117,6 +118,7 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
         self._wants: tuple[bool, bool] = (labels, deep)
         self._given = _weakly(model, optimizer) if enabled and labels else []
         self._schedule = schedule
+        self._forked = False
         self._step = -1  # of the schedule; -1: not under way
         self._recordings: list[Recording] = []
         self._traces: tuple[Trace, ...] = ()
@@ -162,6 +164,7 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
         watch = self._watcher(recorder.kind)
         recorder.start()
         self._recorder, self._watch = recorder, watch
+        _running.add(self)
         self._garbage.start()
         if watch is not None:
             watch.start()
@@ -189,7 +192,7 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
     def end(self) -> None:
         """Stop, restore what was found, and read what was recorded."""
         if self._recorder is None and self._step < 0:
-            raise RuntimeError("This memtrace does not record; begin it first.")
+            raise RuntimeError(FORKED if self._forked else "This memtrace does not record; begin it first.")
         self._step = -1
         if self._recorder is not None:
             self._close()
@@ -197,6 +200,7 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
     def _close(self) -> None:
         recorder, self._recorder = self._recorder, None
         watch, self._watch = self._watch, None
+        _running.discard(self)
         assert recorder is not None  # noqa: S101
         self._garbage.stop()
         try:
@@ -224,6 +228,18 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
             if self._schedule is not None:
                 target = target.with_name(f"{target.stem}-{number}{target.suffix}")
             self._write(recording, target)
+
+    def _abandon(self) -> None:
+        """In a forked child: the recording is the parent's."""
+        recorder, self._recorder = self._recorder, None
+        watch, self._watch = self._watch, None
+        self._step, self._forked = -1, True
+        self._garbage.stop()
+        with suppress(Exception):  # a child must live, whatever state the fork met
+            if watch is not None:
+                watch.abandon()
+            if recorder is not None:
+                recorder.abandon()
 
     def _add_marks(self, recording: Recording) -> None:
         if self._steps:
@@ -285,6 +301,8 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
                 raise RuntimeError("The recording still runs; its trace is there when the block has ended.")
             if not self._enabled:
                 raise RuntimeError("Nothing was recorded, because of enabled=False.")
+            if not self._recordings and self._forked:
+                raise RuntimeError(FORKED)
             if not self._recordings:
                 why = "the schedule named no step that was reached" if self._schedule else ""
                 raise RuntimeError(f"Nothing was recorded; {why or 'use it as `with mw.memtrace() as rec:`'}.")
@@ -330,6 +348,18 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
 
 
 _started: memtrace | None = None
+#: What records now, so that a forked child can let go of it.
+_running: weakref.WeakSet[memtrace] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for each in list(_running):
+        each._abandon()  # noqa: SLF001
+    _running.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 def start(name: str | None = None, **options: Any) -> memtrace:
@@ -341,7 +371,7 @@ def start(name: str | None = None, **options: Any) -> memtrace:
         For its ``step()`` and ``phase()``; `stop` ends it.
     """
     global _started  # noqa: PLW0603
-    if _started is not None:
+    if _started is not None and not _started._forked:  # noqa: SLF001
         raise RuntimeError("A recording already runs, from an earlier start(): end it with stop() first.")
     recorder = memtrace(name, **options)
     recorder.__enter__()
@@ -362,6 +392,8 @@ def started() -> memtrace:
     if _started is None:
         raise RuntimeError("No recording runs: start() begins one.")
     recorder, _started = _started, None
+    if recorder._forked:  # noqa: SLF001
+        raise RuntimeError(FORKED)
     return recorder
 
 

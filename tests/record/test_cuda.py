@@ -5,6 +5,7 @@ import sys
 import pytest
 
 import memwidget as mw
+import memwidget.record.watch  # with the real torch: the stand-in below is for the recorder alone
 from fake_torch import CAPACITY, PARAMETERS, make
 from memwidget.record import RecorderError
 from memwidget.recording import ACTIONS
@@ -237,10 +238,12 @@ def test_allocators_without_history_are_refused(torch_is, monkeypatch):
         with pytest.raises(RecorderError, match=words), mw.memtrace():
             pass
         assert torch.calls == []
-    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
-    torch_is()
-    with pytest.raises(RecorderError, match="unset it and restart the kernel"), mw.memtrace():
-        pass
+    for name, value in (("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"), ("PYTORCH_NO_HIP_MEMORY_CACHING", "0")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)  # torch asks whether it is set, not to what
+            torch_is()
+            with pytest.raises(RecorderError, match=f"{name} is set.*unset it and restart"), mw.memtrace():
+                pass
 
 
 def test_no_device_and_no_torch(torch_is, monkeypatch):

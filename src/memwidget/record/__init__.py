@@ -67,6 +67,12 @@ class Options:
                 raise ValueError(f"backend='cpu' has device 0 only; device={self.device} does not exist there.")
 
 
+FORKED = (
+    "This process was forked from the one that records, and records nothing itself: end the recording there, or start "
+    "one of its own here."
+)
+
+
 class Recorder(Protocol):
     """Started once, finished once."""
 
@@ -77,6 +83,9 @@ class Recorder(Protocol):
 
     def start(self) -> None:
         """Begin; `RecorderError` where that is not possible, with nothing left switched on."""
+
+    def abandon(self) -> None:
+        """In a forked child: let go of everything; the recording belongs to the parent, which goes on with it."""
 
     def finish(self) -> Recording:
         """End, restore what was found, and return what was recorded. Restores even where it raises."""

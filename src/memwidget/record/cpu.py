@@ -137,6 +137,10 @@ def _noting_mode(stacks: Stacks, keep_stacks: bool, limit: int, on_limit: Any) -
         with mark(name):
             return func(*args, **(kwargs or {}))
 
+    def rest() -> None:
+        nonlocal left
+        left = sys.maxsize
+
     class NotingMode(TorchDispatchMode):
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
@@ -149,6 +153,7 @@ def _noting_mode(stacks: Stacks, keep_stacks: bool, limit: int, on_limit: Any) -
             return True
 
     NotingMode.__torch_dispatch__ = __torch_dispatch__
+    NotingMode.rest = staticmethod(rest)
     with contextlib.suppress(ImportError, AttributeError):
         # torch.compile inside the recording must not try to compile the recorder.
         from torch._C._dynamo.eval_frame import skip_code
@@ -243,6 +248,12 @@ class CpuRecorder:
         if self._result is None and profiler._profiler_enabled():
             with _without_chatter():
                 self._result = profiler._disable_profiler()
+
+    def abandon(self) -> None:
+        """Switch the child's copy of the profiler off; the mode, which may lie below others, only passes on."""
+        if self._mode is not None:
+            self._mode.rest()
+        self._disable()
 
     def finish(self) -> Recording:
         """Switch both off and put allocations and stacks together."""

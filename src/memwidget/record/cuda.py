@@ -1,21 +1,21 @@
 """torch's own allocator history, switched on around code: CUDA (ROCm too) and XPU.
 
-Owns which torch can do what: the recorder looks at the functions that are there, never at a version number, so that a
-missing option becomes a note and not a crash. What was found running is left running: a history that somebody else
+Which torch can do what stands in versions.py; here a missing option becomes a note and not a crash. What was found
+running is left running: a history that somebody else
 switched on is read and cut to the window, never changed and never cleared.
 """
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import time
 from typing import TYPE_CHECKING, Any
 
 from memwidget.read.snapshot import recording_from_snapshot
-from memwidget.record import Options, RecorderError
+from memwidget.record import Options, RecorderError, race
 from memwidget.record.sources import store_sources
+from memwidget.record.versions import DIFFERENCES, has, parameters, sentence
 
 if TYPE_CHECKING:
     from memwidget.recording import Recording
@@ -32,11 +32,7 @@ def available(backend: str) -> str | None:
 
     for kind in ("cuda", "xpu") if backend == "auto" else (backend,):
         device = getattr(torch, kind, None)
-        if (
-            device is not None
-            and device.is_available()
-            and hasattr(getattr(device, "memory", None), "_record_memory_history")
-        ):
+        if device is not None and device.is_available() and has("history", torch, kind):
             return kind
     return None
 
@@ -48,11 +44,7 @@ def why_not(backend: str) -> str:
     name = backend.upper()
     device = getattr(torch, backend, None)
     if device is not None and device.is_available():
-        least = "2.1" if backend == "cuda" else "2.11"
-        return (
-            f"PyTorch {torch.__version__} keeps no memory history for {name}: update to {least} or newer, "
-            "or use backend='cpu'."
-        )
+        return sentence("history", torch, backend)
     return (
         f"PyTorch {torch.__version__} finds no {name} device here: use backend='cpu' to record the CPU allocator, "
         "or check the driver and that this PyTorch was built for the device."
@@ -66,34 +58,44 @@ def why_cpu() -> str:
     mps = getattr(torch.backends, "mps", None)
     if mps is not None and mps.is_available():
         return "PyTorch keeps no memory history on Apple GPUs (MPS): the CPU allocator was recorded instead."
+    for kind in ("cuda", "xpu"):
+        device = getattr(torch, kind, None)
+        if device is not None and device.is_available():
+            return f"{sentence('history', torch, kind)} The CPU allocator was recorded instead."
     return "No CUDA device here: the CPU allocator was recorded instead."
 
 
-def history_arguments(parameters: frozenset[str], options: Options) -> tuple[dict[str, Any], list[str]]:
-    """Arguments that switch a history on, for a ``_record_memory_history`` with these `parameters`, and notes.
+def history_arguments(known: frozenset[str], options: Options) -> tuple[dict[str, Any], list[str]]:
+    """Arguments that switch a history on, for a ``_record_memory_history`` with the parameters `known`, and notes.
 
     Two forms exist: words (torch 2.1 and later) and booleans (before).
     """
     context = None if options.context == "none" else options.context
-    if "stacks" in parameters:
+    if "stacks" in known:
         arguments = {"enabled": "all", "context": context, "stacks": options.stacks, "max_entries": options.max_entries}
-        if "clear_history" in parameters:
+        if "clear_history" in known:
             arguments["clear_history"] = True
-        return {k: v for k, v in arguments.items() if k in parameters}, [
-            f"This PyTorch's history has no option {k!r}: it was left out." for k in arguments if k not in parameters
-        ]
+        return _known(arguments, known)
     arguments = {
         "enabled": True,
         "record_context": context is not None,
         "trace_alloc_max_entries": options.max_entries,
         "trace_alloc_record_context": context in ("alloc", "all"),
     }
-    cpp = next((name for name in ("record_context_cpp", "_enable_expensive_cpp") if name in parameters), None)
+    cpp = next((name for name in ("record_context_cpp", "_enable_expensive_cpp") if name in known), None)
     if cpp:
         arguments[cpp] = options.stacks == "all"
-    elif options.stacks == "all":
-        return arguments, ["This PyTorch cannot add C++ frames: Python stacks were recorded."]
-    return arguments, []
+    given, notes = _known(arguments, known)
+    if not cpp and options.stacks == "all":
+        notes.append(DIFFERENCES["c++ stacks"].missing)
+    return given, notes
+
+
+def _known(arguments: dict[str, Any], known: frozenset[str]) -> tuple[dict[str, Any], list[str]]:
+    """The arguments that a function takes, and what to say of the others."""
+    return {k: v for k, v in arguments.items() if k in known}, [
+        f"This PyTorch's history has no option {k!r}: it was left out." for k in arguments if k not in known
+    ]
 
 
 class DeviceRecorder:
@@ -138,7 +140,9 @@ class DeviceRecorder:
         """Say at once what would otherwise end in an empty recording."""
         if self.kind != "cuda":
             return
-        allocator = getattr(device.memory, "get_allocator_backend", lambda: "native")()
+        import torch
+
+        allocator = device.memory.get_allocator_backend() if has("allocator's name", torch, self.kind) else "native"
         if allocator == "cudaMallocAsync":
             raise RecorderError(
                 "The allocator cudaMallocAsync keeps no history: take backend:cudaMallocAsync out of "
@@ -150,7 +154,8 @@ class DeviceRecorder:
                 "torch.cuda.memory.change_current_allocator (inside a MemPool such an allocator is recorded)."
             )
         for name in NO_CACHING:
-            if os.environ.get(name) not in (None, "", "0"):
+            # torch looks whether it is set, not to what: "0" switches caching off as well.
+            if name in os.environ:
                 raise RecorderError(
                     f"{name} is set, so PyTorch's allocator sees nothing to record: unset it and restart the kernel."
                 )
@@ -161,33 +166,38 @@ class DeviceRecorder:
         return any(memory._snapshot().get("device_traces", ())) if known is None else known
 
     def _switch_on(self, memory: Any) -> None:
-        parameters = frozenset(inspect.signature(memory._record_memory_history).parameters)
-        arguments, notes = history_arguments(parameters, self._options)
-        stacks = "python" if notes and "stacks" not in parameters else self._options.stacks
+        import torch
+
+        known = parameters(memory._record_memory_history)
+        arguments, notes = history_arguments(known, self._options)
+        stacks = self._options.stacks if has("c++ stacks", torch, self.kind) else "python"
         try:
             memory._record_memory_history(**arguments)
         except Exception as error:  # noqa: BLE001
-            sentence = _first_line(error)
+            why = _first_line(error)
             if self._options.stacks != "all":
-                raise RecorderError(f"PyTorch could not switch its memory history on: {sentence}") from None
+                raise RecorderError(f"PyTorch could not switch its memory history on: {why}") from None
             # The C++ unwinder fails on some builds and platforms; Python stacks need none of it.
             stacks = "python"
             arguments, more = history_arguments(
-                parameters, Options(stacks, self._options.context, self._options.max_entries)
+                known, Options(stacks, self._options.context, self._options.max_entries)
             )
             try:
                 memory._record_memory_history(**arguments)
             except Exception as second:  # noqa: BLE001
                 raise RecorderError(f"PyTorch could not switch its memory history on: {_first_line(second)}") from None
-            notes += [*more, f"C++ stacks are not to be had here ({sentence}): Python stacks were recorded."]
+            notes += [*more, f"C++ stacks are not to be had here ({why}): Python stacks were recorded."]
+        if not has("times", torch, self.kind):
+            notes.append(sentence("times", torch, self.kind))
         self._notes += notes
         self._facts.update(stacks=stacks, context=self._options.context, max_entries=self._options.max_entries)
 
     def _mark(self, memory: Any) -> None:
         """Leave a "snapshot" entry in the running history; cheaply where torch can (2.11: 0.2 ms at any length)."""
-        light = getattr(memory, "memory_snapshot", None)
-        if light is not None and "include_traces" in inspect.signature(light).parameters:
-            light(include_traces=False)
+        import torch
+
+        if has("light snapshot", torch, self.kind):
+            memory.memory_snapshot(include_traces=False)
         else:
             with contextlib.suppress(Exception):  # C++ stacks that do not become text; the time will tell the place
                 self._seen = [len(trace) for trace in memory._snapshot().get("device_traces", ())]
@@ -200,7 +210,7 @@ class DeviceRecorder:
         memory = device.memory
         began = time.perf_counter()
         try:
-            taken = self._take(memory)
+            taken = self._take(device)
             if _is_on(self.kind) is False:
                 self._notes.append("The memory history was switched off inside the recording: what it held is lost.")
         finally:
@@ -220,20 +230,39 @@ class DeviceRecorder:
         recording.notes += self._notes
         return recording
 
-    def _take(self, memory: Any) -> dict[str, Any]:
+    def abandon(self) -> None:
+        """Nothing to do: CUDA does not work in a forked child, and its history is not the child's."""
+
+    def _take(self, device: Any) -> dict[str, Any]:
+        memory = device.memory
+        before, since = race.counts(device), time.time_ns() // 1000 - CLOCK_SLACK_US
         try:
             taken: dict[str, Any] = memory._snapshot()
+            if race.counts(device) != before:
+                taken = race.joined(taken, memory._snapshot(), since)
+                self._notes.append(
+                    "Another thread allocated while the recording was taken: it ends where that began to be written "
+                    "down, and is whole up to there."
+                )
         except Exception as error:  # noqa: BLE001
-            # Turning C++ frames into text can fail (generated code, unusual debug data); the segments do not need it.
-            light = getattr(memory, "memory_snapshot", None)
-            if light is None or "include_traces" not in inspect.signature(light).parameters:
-                raise RecorderError(f"PyTorch could not give its memory history: {_first_line(error)}") from None
-            self._notes.append(
-                f"PyTorch could not give its history ({_first_line(error)}): only the state at the end is shown; "
-                "stacks='python' avoids this."
-            )
-            taken = {"segments": light(include_traces=False), "device_traces": []}
-        return taken
+            why = _first_line(error)
+        else:
+            return taken
+        return self._take_lightly(memory, why)
+
+    def _take_lightly(self, memory: Any, why: str) -> dict[str, Any]:
+        """Without the history: turning C++ frames into text can fail (generated code, unusual debug data)."""
+        import torch
+
+        if has("light snapshot", torch, self.kind):
+            with contextlib.suppress(Exception):  # blocks have C++ frames as well
+                found = {"segments": memory.memory_snapshot(include_traces=False), "device_traces": []}
+                self._notes.append(
+                    f"PyTorch could not give its history ({why}): only the state at the end is shown; "
+                    "stacks='python' avoids this."
+                )
+                return found
+        raise RecorderError(f"PyTorch could not give its memory history: {why}")
 
     def _cut(self, snapshot: dict[str, Any]) -> dict[str, Any]:
         """The part of a running history that belongs to this recording; the lists that torch gave stay as they are."""
@@ -296,7 +325,7 @@ def _is_on(kind: str) -> bool | None:
 
 
 def _switch_off(memory: Any) -> None:
-    words = "stacks" in inspect.signature(memory._record_memory_history).parameters
+    words = "stacks" in parameters(memory._record_memory_history)
     memory._record_memory_history(enabled=None if words else False)
 
 

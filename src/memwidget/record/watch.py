@@ -112,14 +112,7 @@ class Watch:
         if self._deep is not None:
             with self._guarded():
                 self._deep.stop()
-        self._on = False
-        for handle in self._handles:
-            with contextlib.suppress(Exception):
-                handle.remove()
-        self._handles.clear()
-        with contextlib.suppress(ValueError):
-            warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
-        self._unhook_engine()
+        self._take_off()
         at = time.time_ns()
         for (thread, optimizer), (start, flags) in self._steps.items():  # an error came between
             self._add(STEP, optimizer, thread, start, at, flags)
@@ -130,6 +123,23 @@ class Watch:
         with self._guarded():
             self.sampler.sample_all(self._values(), self._namespace)
         self._namespace = None
+
+    def abandon(self) -> None:
+        """In a forked child: take the hooks off, and look at nothing."""
+        self._take_off()
+        self._namespace = None
+        if self._deep is not None:
+            self._deep.stop()
+
+    def _take_off(self) -> None:
+        self._on = False
+        for handle in self._handles:
+            with contextlib.suppress(Exception):
+                handle.remove()
+        self._handles.clear()
+        with contextlib.suppress(ValueError):
+            warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
+        self._unhook_engine()
 
     def store(self, recording: Recording) -> None:
         """Write labels and spans into a recording."""
