@@ -11,7 +11,8 @@ import numpy as np
 
 from memwidget.answer.finding import EXPECTED, KINDS, Finding
 from memwidget.answer.growth import grows, growth
-from memwidget.answer.kept import baseline, gradients, held, once, plateau, runs
+from memwidget.answer.held import gradients, held, runs
+from memwidget.answer.kept import baseline, once, plateau
 from memwidget.answer.reserve import out_of_memory, reserve
 from memwidget.answer.spikes import spikes
 from memwidget.answer.steps import find_steps

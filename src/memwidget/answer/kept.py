@@ -1,7 +1,7 @@
-"""What stays, once: memory from before the recording, first-time memory, and what is live at the end.
+"""What stays, once: memory from before the recording, and first-time memory.
 
-Owns the split of the live blocks into what a healthy run keeps (baseline, optimizer state, library workspaces, the
-model) and what is merely still held. What grows is told elsewhere and left out here.
+Owns what a healthy run keeps: memory from before, optimizer state, library workspaces, autocast's copies, the model.
+What is merely still held is told in held.py.
 """
 
 from __future__ import annotations
@@ -10,25 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memwidget.answer import causes
 from memwidget.answer.finding import (
     Finding,
     amount,
-    callers_sentence,
-    fact_rows,
     frame_of,
     ids,
     lines_of,
     many,
-    name_of,
-    source_sentence,
     sums_by_site,
     worth,
 )
 from memwidget.answer.steps import optimizer_ranges
 from memwidget.recording import CATEGORIES
 from memwidget.trace.sites import normal_path
-from memwidget.units import plain
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,13 +31,10 @@ if TYPE_CHECKING:
     from memwidget.recording import I64
     from memwidget.trace.trace import Trace
 
-_CATEGORY = {name: code for code, name in enumerate(CATEGORIES)}
-#: What a model and its optimizer are made of: it is meant to stay.
-_STATE = [_CATEGORY[name] for name in ("parameter", "buffer", "optimizer_state")]
+#: Code of each category in the blocks' column.
+CATEGORY_CODE = {name: code for code, name in enumerate(CATEGORIES)}
 #: torch's default cuBLAS workspaces: 8,519,680 B, and 32 MiB on Hopper; told by name where C++ stacks were recorded.
 _WORKSPACE_SIZES = (8_519_680, 32 << 20)
-#: trace.NO_STACK's code for blocks that autograd's own thread made.
-_BACKWARD = 2
 _WORKSPACE_NAMES = ("Workspace", "cudnnHandle", "cublasLt")
 
 
@@ -56,7 +47,7 @@ def baseline(trace: Trace) -> list[Finding]:
     size = int(blocks["size"][there].sum())
     if not worth(trace, size):
         return []
-    grads = there[blocks["category"][there] == _CATEGORY["gradient"]]
+    grads = there[blocks["category"][there] == CATEGORY_CODE["gradient"]]
     grad = int(blocks["size"][grads].sum())
     said = [f"{many(len(there), 'block')} were live at the first event; their allocation is not in the history."]
     stays = blocks["free_requested_event"][there] == -1
@@ -66,7 +57,7 @@ def baseline(trace: Trace) -> list[Finding]:
         said.append(f"{amount(grad)} of it are gradients from before.")
         advice, saves = f"Call zero_grad(set_to_none=True) right after step(): that frees {amount(grad)}.", grad
     return [
-        _finding(
+        told(
             trace,
             "baseline",
             f"{amount(size)} were live before the first event",
@@ -92,7 +83,7 @@ def once(trace: Trace, steps: Steps) -> tuple[list[Finding], I64]:
     if worth(trace, size):
         when = " in the first step" if steps.n and born[state].max() < steps.bounds[1] else ""
         found.append(
-            _finding(
+            told(
                 trace,
                 "step",
                 f"The optimizer's state took {amount(size)}{when}",
@@ -113,7 +104,7 @@ def once(trace: Trace, steps: Steps) -> tuple[list[Finding], I64]:
     if worth(trace, size):
         sizes = [amount(s) for s in np.unique(blocks["size"][work]).tolist()]
         found.append(
-            _finding(
+            told(
                 trace,
                 "step",
                 f"A library took {amount(size)} for its workspace, once",
@@ -143,13 +134,13 @@ def _optimizer_state(trace: Trace) -> I64:
     inside = np.zeros(len(blocks), bool)
     if ranges:
         inside |= (born >= ranges[0][0]) & (born < ranges[0][1])
-    unknown = np.flatnonzero((blocks["category"] == _CATEGORY["unknown"]) & (born >= 0))
-    inside[unknown] |= _in_stack(trace, unknown, file="/torch/optim/")
+    unknown = np.flatnonzero((blocks["category"] == CATEGORY_CODE["unknown"]) & (born >= 0))
+    inside[unknown] |= in_stack(trace, unknown, file="/torch/optim/")
     stays = (born >= 0) & (asked == -1)
     if len(ranges) > 1:
         stays = (born >= 0) & (born < ranges[1][0]) & ((asked == -1) | (asked >= ranges[-1][0]))
-    known = blocks["category"] == _CATEGORY["optimizer_state"]
-    guessed = (blocks["category"] == _CATEGORY["unknown"]) & inside
+    known = blocks["category"] == CATEGORY_CODE["optimizer_state"]
+    guessed = (blocks["category"] == CATEGORY_CODE["unknown"]) & inside
     return np.flatnonzero(stays & (known | guessed)).astype(np.int64)
 
 
@@ -165,19 +156,19 @@ def _workspaces(trace: Trace, lives: I64) -> I64:
 
 
 def _named_workspaces(trace: Trace, blocks: I64) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = np.logical_or.reduce([_in_stack(trace, blocks, name=name) for name in _WORKSPACE_NAMES])
+    found: NDArray[np.bool_] = np.logical_or.reduce([in_stack(trace, blocks, name=name) for name in _WORKSPACE_NAMES])
     return found
 
 
-def _is_model(trace: Trace, blocks: I64) -> NDArray[np.bool_]:
+def is_model(trace: Trace, blocks: I64) -> NDArray[np.bool_]:
     """Whether blocks are a model's weights as it is built or moved: made by a layer, by .to() or .cuda()."""
-    in_layer = _in_stack(trace, blocks, file="/torch/nn/modules/")
-    names = [_in_stack(trace, blocks, name=name) for name in ("__init__", "_apply", "reset_parameters")]
+    in_layer = in_stack(trace, blocks, file="/torch/nn/modules/")
+    names = [in_stack(trace, blocks, name=name) for name in ("__init__", "_apply", "reset_parameters")]
     found: NDArray[np.bool_] = in_layer & np.logical_or.reduce(names)
     return found
 
 
-def _in_stack(trace: Trace, blocks: I64, *, file: str = "", name: str = "") -> NDArray[np.bool_]:
+def in_stack(trace: Trace, blocks: I64, *, file: str = "", name: str = "") -> NDArray[np.bool_]:
     """Whether a block's stack has a frame whose file, or whose function, contains a text."""
     r = trace.recording
     texts = np.array([(file in normal_path(s)) if file else (name in s) for s in r.strings], bool)
@@ -203,7 +194,7 @@ def plateau(trace: Trace, taken: I64) -> list[Finding]:
     long = np.flatnonzero((born >= 0) & (asked - born >= max(trace.n_events // 4, 4)))
     long = np.setdiff1d(long, taken)
     # Weights that go with their model, and gradients (made in backward, without a Python stack), are another story.
-    long = long[(trace.block_site[long] >= 0) & ~_is_model(trace, long)]
+    long = long[(trace.block_site[long] >= 0) & ~is_model(trace, long)]
     if len(long) < 3:
         return []
     allocs = np.sort(born[born >= 0])
@@ -219,7 +210,7 @@ def plateau(trace: Trace, taken: I64) -> list[Finding]:
     lasting = lines & (born >= 0) & ((asked == -1) | (asked - born >= trace.n_events // 4))
     if int(sums[best]) < 0.8 * int(blocks["size"][lasting].sum()):
         return []
-    cast = bool(_in_stack(trace, mine, name="at::autocast").mean() > 0.5)
+    cast = bool(in_stack(trace, mine, name="at::autocast").mean() > 0.5)
     first, gone = int(born[mine].min()), int(asked[mine].min())
     flat = int(born[mine].max())
     # A good deal was made while it stood, else it is a list that was gathered and used. Under autocast a second pass
@@ -229,7 +220,7 @@ def plateau(trace: Trace, taken: I64) -> list[Finding]:
         return []
     what = "Autocast's copies of the weights" if cast else "Memory that was kept for a while"
     return [
-        _finding(
+        told(
             trace,
             "step",
             f"{what} took {amount(int(sums[best]))}, once, and gave it back",
@@ -249,160 +240,7 @@ def plateau(trace: Trace, taken: I64) -> list[Finding]:
     ]
 
 
-def held(trace: Trace, steps: Steps, taken: I64) -> list[Finding]:
-    """What the recorded code made and did not give back."""
-    blocks = trace.blocks
-    lives = np.flatnonzero((blocks["alloc_event"] >= 0) & (blocks["free_requested_event"] == -1))
-    lives = np.setdiff1d(lives, taken)
-    lives = lives[~np.isin(blocks["category"][lives], _STATE)]
-    lives = lives[~_is_model(trace, lives) & ~causes.passing(trace, lives)]
-    if steps.n and steps.how != "repetition" and "cells" not in trace.recording.facts:
-        # What a script set up before its first step is its state.
-        lives = lives[blocks["alloc_event"][lives] >= steps.bounds[1]]
-    size = int(blocks["size"][lives].sum())
-    if not worth(trace, size):
-        return []
-    found = []
-    sums = sums_by_site(trace, lives)
-    for row, site_size, count in sums[:3]:
-        if not worth(trace, site_size):
-            continue
-        found.append(_held_line(trace, lives[trace.block_site[lives] == row], row, site_size, count))
-    return found
-
-
-def _held_line(trace: Trace, mine: I64, row: int, size: int, count: int) -> Finding:
-    said = [
-        f"{many(count, 'block')} made here stayed to the end.",
-        *source_sentence(trace, row),
-        *callers_sentence(trace, mine, row),
-    ]
-    fixes: list[str] = []
-    for holder, holder_size in causes.holders(trace, mine)[:4]:
-        sentence, fix = causes.holder_words(holder, holder_size)
-        said.append(sentence)
-        fixes += [fix] if fix and fix not in fixes else []
-    failed = trace.recording.facts.get("error")
-    if isinstance(failed, str) and failed:
-        said.append(
-            f"The code ended with {plain(failed, 60)}, whose traceback holds the locals of each frame it passed."
-        )
-    if trace.device_type != "cpu":
-        said.append("empty_cache() cannot free it: something still refers to it.")
-    category = trace.blocks["category"][mine]
-    in_backward = row < 0 and bool(
-        (trace.no_stack[mine] == _BACKWARD).all() or _in_stack(trace, mine, name="autograd").all()
-    )
-    gradients = bool((category == _CATEGORY["gradient"]).all())
-    where = "in backward" if in_backward else f"at {name_of(trace, row)}"
-    if fixes:
-        advice = f"Run: {'; '.join(fixes)}"
-    elif gradients or in_backward:
-        said += [] if gradients else ["What backward makes and leaves are gradients, as a rule."]
-        advice = "Call zero_grad(set_to_none=True) right after step()"
-    else:
-        advice = "del the name, list or attribute that keeps it"
-    return _finding(
-        trace,
-        "held",
-        f"{amount(size)} made {where} are still live at the end",
-        mine,
-        said,
-        f"{advice}: that frees {amount(size)}.",
-        certain=gradients or not in_backward,
-        saves=size,
-        moment=trace.n_events,
-        row=row,
-    )
-
-
-def gradients(trace: Trace) -> list[Finding]:
-    """Gradients of the step before that stand through a forward pass, only to be dropped before backward."""
-    blocks = trace.blocks
-    grads = np.flatnonzero(blocks["category"] == _CATEGORY["gradient"])
-    forward = [b for b in trace.bands if b.kind == "phase" and b.name == "forward"]
-    backward = np.array(sorted(b.lo for b in trace.bands if b.kind == "phase" and b.name == "backward"), np.int64)
-    if not len(grads) or not forward or not len(backward):
-        return []
-    curve = trace.curve("allocated")
-    peaks = [band.lo + int(curve[band.lo : band.hi + 1].argmax()) for band in forward]
-    m = max(peaks, key=lambda at: int(curve[at]))
-    until = backward[np.searchsorted(backward, m)] if backward[-1] >= m else trace.n_events
-    born, asked = blocks["alloc_event"][grads], blocks["free_requested_event"][grads]
-    idle = grads[(born < m) & (asked >= m) & (asked <= until)]
-    size = int(blocks["size"][idle].sum())
-    if not worth(trace, size):
-        return []
-    return [
-        _finding(
-            trace,
-            "held",
-            f"{amount(size)} of old gradients stand through the forward pass",
-            idle,
-            [
-                (
-                    f"{many(len(idle), 'gradient')} were live at the forward pass's highest moment ({m:,}) and freed "
-                    "before the next backward: nothing read them."
-                )
-            ],
-            f"Call zero_grad(set_to_none=True) right after step(): the forward pass's peak falls by {amount(size)}.",
-            certain=(blocks["reason"][idle] == 1).all(),  # by identity
-            saves=size,
-            moment=m,
-        )
-    ]
-
-
-def runs(trace: Trace) -> list[Finding]:
-    """Growth across the runs of one cell: what its earlier runs made is still there.
-
-    The recorder keeps, by the cell's text, what each run left, and looks after the next one whether it is still live.
-    """
-    left = [row for row in fact_rows(trace, "earlier_runs") if isinstance(row.get("bytes"), int)]
-    blocks = trace.blocks
-    lives = np.flatnonzero((blocks["alloc_event"] >= 0) & (blocks["free_requested_event"] == -1))
-    now = int(blocks["size"][lives].sum())
-    still = [int(row["bytes"]) for row in left if row["bytes"] > 0]
-    if not still or now <= 0 or min(*still, now) < 0.5 * max(*still, now):
-        return []
-    sums = sums_by_site(trace, lives)
-    row = next((site for site, _, _ in sums if site >= 0), -1)
-    holders = causes.holders(trace, lives)
-    words = [causes.holder_words(holder, size) for holder, size in holders[:4]]
-    earlier = [plain(name, 80) for row_ in left for name in _texts(row_.get("holders"))]
-    old_fixes = [plain(fix, 200) for row_ in left for fix in _texts(row_.get("fixes"))]
-    fixes = list(dict.fromkeys([*(fix for _, fix in words if fix), *old_fixes]))
-    said = [
-        f"This cell ran {len(still) + 1} times; of the earlier runs {', '.join(map(amount, still))} are still live.",
-        *(sentence for sentence, _ in words),
-        *([f"What the earlier runs left is held by {', '.join(dict.fromkeys(earlier))}."] if earlier else []),
-    ]
-    total = sum(still) + now
-    return [
-        _finding(
-            trace,
-            "growth",
-            f"Each run of this cell leaves {amount(now)} at {name_of(trace, row)}",
-            lives,
-            said,
-            f"Run: {'; '.join(fixes[:6])}  That frees {amount(total)}."
-            if fixes
-            else f"Clear what keeps the earlier results before the cell runs again: that frees {amount(sum(still))}.",
-            certain=True,
-            saves=total,
-            moment=trace.n_events,
-            row=row,
-            per_step=now,
-            size=total,
-        )
-    ]
-
-
-def _texts(value: Any) -> list[str]:
-    return [text for text in value if isinstance(text, str)] if isinstance(value, (list, tuple)) else []
-
-
-def _finding(  # noqa: PLR0917
+def told(  # noqa: PLR0917
     trace: Trace,
     kind: str,
     title: str,
@@ -417,6 +255,7 @@ def _finding(  # noqa: PLR0917
     per_step: int = 0,
     size: int | None = None,
 ) -> Finding:
+    """Make a finding about some blocks, named by their largest line of Python."""
     sums = sums_by_site(trace, blocks)
     if row is None:
         row = next((site for site, _, _ in sums if site >= 0), -1)

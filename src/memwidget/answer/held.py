@@ -1,0 +1,189 @@
+"""What is still held: live at the end, gradients that nothing reads, what earlier runs of a cell left.
+
+Owns the words for memory that something merely holds on to. What a healthy run keeps is told in kept.py, what grows in
+growth.py; both are left out here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from memwidget.answer import causes
+from memwidget.answer.finding import (
+    Finding,
+    amount,
+    callers_sentence,
+    fact_rows,
+    many,
+    name_of,
+    source_sentence,
+    sums_by_site,
+    worth,
+)
+from memwidget.answer.kept import CATEGORY_CODE, in_stack, is_model, told
+from memwidget.units import plain
+
+if TYPE_CHECKING:
+    from memwidget.answer.steps import Steps
+    from memwidget.recording import I64
+    from memwidget.trace.trace import Trace
+
+#: What a model and its optimizer are made of: it is meant to stay.
+_STATE = [CATEGORY_CODE[name] for name in ("parameter", "buffer", "optimizer_state")]
+#: trace.NO_STACK's code for blocks that autograd's own thread made.
+_BACKWARD = 2
+
+
+def held(trace: Trace, steps: Steps, taken: I64) -> list[Finding]:
+    """What the recorded code made and did not give back."""
+    blocks = trace.blocks
+    lives = np.flatnonzero((blocks["alloc_event"] >= 0) & (blocks["free_requested_event"] == -1))
+    lives = np.setdiff1d(lives, taken)
+    lives = lives[~np.isin(blocks["category"][lives], _STATE)]
+    lives = lives[~is_model(trace, lives) & ~causes.passing(trace, lives)]
+    if steps.n and steps.how != "repetition" and "cells" not in trace.recording.facts:
+        # What a script set up before its first step is its state.
+        lives = lives[blocks["alloc_event"][lives] >= steps.bounds[1]]
+    size = int(blocks["size"][lives].sum())
+    if not worth(trace, size):
+        return []
+    found = []
+    sums = sums_by_site(trace, lives)
+    for row, site_size, count in sums[:3]:
+        if not worth(trace, site_size):
+            continue
+        found.append(_held_line(trace, lives[trace.block_site[lives] == row], row, site_size, count))
+    return found
+
+
+def _held_line(trace: Trace, mine: I64, row: int, size: int, count: int) -> Finding:
+    said = [
+        f"{many(count, 'block')} made here stayed to the end.",
+        *source_sentence(trace, row),
+        *callers_sentence(trace, mine, row),
+    ]
+    fixes: list[str] = []
+    for holder, holder_size in causes.holders(trace, mine)[:4]:
+        sentence, fix = causes.holder_words(holder, holder_size)
+        said.append(sentence)
+        fixes += [fix] if fix and fix not in fixes else []
+    failed = trace.recording.facts.get("error")
+    if isinstance(failed, str) and failed:
+        said.append(
+            f"The code ended with {plain(failed, 60)}, whose traceback holds the locals of each frame it passed."
+        )
+    if trace.device_type != "cpu":
+        said.append("empty_cache() cannot free it: something still refers to it.")
+    category = trace.blocks["category"][mine]
+    in_backward = row < 0 and bool(
+        (trace.no_stack[mine] == _BACKWARD).all() or in_stack(trace, mine, name="autograd").all()
+    )
+    gradients = bool((category == CATEGORY_CODE["gradient"]).all())
+    where = "in backward" if in_backward else f"at {name_of(trace, row)}"
+    if fixes:
+        advice = f"Run: {'; '.join(fixes)}"
+    elif gradients or in_backward:
+        said += [] if gradients else ["What backward makes and leaves are gradients, as a rule."]
+        advice = "Call zero_grad(set_to_none=True) right after step()"
+    else:
+        advice = "del the name, list or attribute that keeps it"
+    return told(
+        trace,
+        "held",
+        f"{amount(size)} made {where} are still live at the end",
+        mine,
+        said,
+        f"{advice}: that frees {amount(size)}.",
+        certain=gradients or not in_backward,
+        saves=size,
+        moment=trace.n_events,
+        row=row,
+    )
+
+
+def gradients(trace: Trace) -> list[Finding]:
+    """Gradients of the step before that stand through a forward pass, only to be dropped before backward."""
+    blocks = trace.blocks
+    grads = np.flatnonzero(blocks["category"] == CATEGORY_CODE["gradient"])
+    forward = [b for b in trace.bands if b.kind == "phase" and b.name == "forward"]
+    backward = np.array(sorted(b.lo for b in trace.bands if b.kind == "phase" and b.name == "backward"), np.int64)
+    if not len(grads) or not forward or not len(backward):
+        return []
+    curve = trace.curve("allocated")
+    peaks = [band.lo + int(curve[band.lo : band.hi + 1].argmax()) for band in forward]
+    m = max(peaks, key=lambda at: int(curve[at]))
+    until = backward[np.searchsorted(backward, m)] if backward[-1] >= m else trace.n_events
+    born, asked = blocks["alloc_event"][grads], blocks["free_requested_event"][grads]
+    idle = grads[(born < m) & (asked >= m) & (asked <= until)]
+    size = int(blocks["size"][idle].sum())
+    if not worth(trace, size):
+        return []
+    return [
+        told(
+            trace,
+            "held",
+            f"{amount(size)} of old gradients stand through the forward pass",
+            idle,
+            [
+                (
+                    f"{many(len(idle), 'gradient')} were live at the forward pass's highest moment ({m:,}) and freed "
+                    "before the next backward: nothing read them."
+                )
+            ],
+            f"Call zero_grad(set_to_none=True) right after step(): the forward pass's peak falls by {amount(size)}.",
+            certain=(blocks["reason"][idle] == 1).all(),  # by identity
+            saves=size,
+            moment=m,
+        )
+    ]
+
+
+def runs(trace: Trace) -> list[Finding]:
+    """Growth across the runs of one cell: what its earlier runs made is still there.
+
+    The recorder keeps, by the cell's text, what each run left, and looks after the next one whether it is still live.
+    """
+    left = [row for row in fact_rows(trace, "earlier_runs") if isinstance(row.get("bytes"), int)]
+    blocks = trace.blocks
+    lives = np.flatnonzero((blocks["alloc_event"] >= 0) & (blocks["free_requested_event"] == -1))
+    now = int(blocks["size"][lives].sum())
+    still = [int(row["bytes"]) for row in left if row["bytes"] > 0]
+    if not still or now <= 0 or min(*still, now) < 0.5 * max(*still, now):
+        return []
+    sums = sums_by_site(trace, lives)
+    row = next((site for site, _, _ in sums if site >= 0), -1)
+    holders = causes.holders(trace, lives)
+    words = [causes.holder_words(holder, size) for holder, size in holders[:4]]
+    earlier = [plain(name, 80) for row_ in left for name in _texts(row_.get("holders"))]
+    old_fixes = [plain(fix, 200) for row_ in left for fix in _texts(row_.get("fixes"))]
+    fixes = list(dict.fromkeys([*(fix for _, fix in words if fix), *old_fixes]))
+    said = [
+        f"This cell ran {len(still) + 1} times; of the earlier runs {', '.join(map(amount, still))} are still live.",
+        *(sentence for sentence, _ in words),
+        *([f"What the earlier runs left is held by {', '.join(dict.fromkeys(earlier))}."] if earlier else []),
+    ]
+    total = sum(still) + now
+    return [
+        told(
+            trace,
+            "growth",
+            f"Each run of this cell leaves {amount(now)} at {name_of(trace, row)}",
+            lives,
+            said,
+            f"Run: {'; '.join(fixes[:6])}  That frees {amount(total)}."
+            if fixes
+            else f"Clear what keeps the earlier results before the cell runs again: that frees {amount(sum(still))}.",
+            certain=True,
+            saves=total,
+            moment=trace.n_events,
+            row=row,
+            per_step=now,
+            size=total,
+        )
+    ]
+
+
+def _texts(value: Any) -> list[str]:
+    return [text for text in value if isinstance(text, str)] if isinstance(value, (list, tuple)) else []
