@@ -17,7 +17,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 ROOT = Path(__file__).resolve().parent
 JS = ROOT / "js"
 STATIC = ROOT / "src" / "memwidget" / "show" / "static"
-BUNDLE = ("widget.js", "more.js", "widget.css", "standalone.js")
+BUNDLE = ("widget.js", "more.js", "widget.css", "standalone.js", "compare.js", "compare_page.js")
 #: Inputs of the bundle, beside js/src.
 SETTINGS = ("package.json", "package-lock.json", ".npmrc", "tsconfig.json", "build.mjs", "inline_worker.mjs")
 #: 61 MB, so only where no usable npm is found; it holds node and npm-cli.js.

@@ -19,6 +19,8 @@ const builds = [
   { ...common, entryPoints: [resolve(here, "src/widget.ts")], format: "esm" },
   { ...common, entryPoints: [resolve(here, "src/more.ts")], format: "esm" },
   { ...common, entryPoints: [resolve(here, "src/standalone.ts")], format: "iife" },
+  { ...common, entryPoints: [{ in: resolve(here, "src/compare_widget.ts"), out: "compare" }], format: "esm" },
+  { ...common, entryPoints: [resolve(here, "src/compare_page.ts")], format: "iife" },
 ].map((options) => ({ ...options, outdir, metafile: true, plugins: [inlineWorker(common)] }));
 
 if (watch) {

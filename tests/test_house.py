@@ -34,6 +34,8 @@ DEFERRED = {
     ("trace/trace.py", "to_timeline_json"): "show",
     ("trace/trace.py", "plot"): "show",
     ("trace/trace.py", "_repr_mimebundle_"): "show",
+    ("answer/compare.py", "to_html"): "show",
+    ("answer/compare.py", "_repr_mimebundle_"): "show",
     ("answer/batch_size/fit.py", "plot"): "show",
     ("answer/batch_size/fit.py", "sliders"): "show",
 }

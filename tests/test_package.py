@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-BUNDLE = {f"memwidget/show/static/{name}" for name in ("widget.js", "more.js", "widget.css", "standalone.js")}
+BUNDLE = {
+    f"memwidget/show/static/{name}"
+    for name in ("widget.js", "more.js", "widget.css", "standalone.js", "compare.js", "compare_page.js")
+}
 SAMPLE = "memwidget/sample.pickle.xz"
 
 

@@ -3,6 +3,7 @@
 // busy kernel answers late: both are normal.
 
 import type { AnyModel } from "@anywidget/types";
+import type { Told } from "./compare.js";
 import type { Finding } from "./findings.js";
 import type { Traits } from "./model.js";
 import { type Data, decode } from "./wire.js";
@@ -24,6 +25,7 @@ interface Replies {
   data: { header: unknown };
   findings: { findings: Finding[] };
   more: { source: string };
+  compared: { compared: Told };
 }
 
 type Kind = keyof Replies;
@@ -108,7 +110,8 @@ function load(model: AnyModel<Traits>, device: number): Pending {
   return pending;
 }
 
-function ask<K extends Kind>(
+/** One question, put again while nobody answers; an error of the kernel is thrown. */
+export function ask<K extends Kind>(
   model: AnyModel<Traits>,
   kind: K,
   device: number,

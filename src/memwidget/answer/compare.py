@@ -25,6 +25,9 @@ from memwidget.trace.sites import normal_path
 from memwidget.units import bytes_text, plain
 
 if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
     from memwidget.recording import I64
     from memwidget.trace.trace import Trace
 
@@ -36,6 +39,8 @@ class Difference:
     name: str
     before: int
     after: int
+    #: What each recording calls a call site; empty where it has none, and for all that is no call site.
+    labels: tuple[str, str] = ("", "")
 
     @property
     def change(self) -> int:
@@ -81,7 +86,15 @@ class Comparison:
         """Live bytes at each recording's own peak, by call site, the largest change first."""
         old, new = _at_peak(self.before), _at_peak(self.after)
         pairs = _match(list(old), list(new))
-        rows = [Difference(_pair_label(a, b), old.get(a, 0) if a else 0, new.get(b, 0) if b else 0) for a, b in pairs]
+        rows = [
+            Difference(
+                _pair_label(a, b),
+                old.get(a, 0) if a else 0,
+                new.get(b, 0) if b else 0,
+                (a.label if a else "", b.label if b else ""),
+            )
+            for a, b in pairs
+        ]
         return _sorted(rows)
 
     @cached_property
@@ -144,8 +157,19 @@ class Comparison:
         rows = [(by, row.name, row.before, row.after, row.change) for by, found in groups for row in found]
         return data_frame(rows, ("by", "name", "before", "after", "change"))
 
+    def to_html(self, path: str | os.PathLike[str] | None = None, **options: Any) -> str | Path:
+        """Write one self-contained page with both timelines; without a path, its text comes back."""
+        from memwidget.show.compared import compare_html
+
+        return compare_html(self, path, **options)
+
     def __repr__(self) -> str:
         return self.summary()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        from memwidget.show.view import CompareView
+
+        return CompareView(self)._repr_mimebundle_(**kwargs)
 
 
 def compare(before: Any, after: Any) -> Comparison:

@@ -116,34 +116,48 @@ def _page(trace: Trace, options: dict[str, Any]) -> list[str]:
     opened = {**OPTIONS, **({"moment": trace.oom_moments[-1]} if trace.oom_moments else {}), **options}
     opened["device"] = trace.device
     sent = payload(trace)
-    script = _script(_read("static/standalone.js"))
-    hashed = b64encode(sha256(script.encode()).digest()).decode()
-    policy = (
-        f"default-src 'none'; script-src 'sha256-{hashed}'; style-src 'unsafe-inline'; img-src data: blob:; "
-        "worker-src blob:; base-uri 'none'; form-action 'none'"
-    )
+    script = page_script("standalone.js")
     theme = str(opened["theme"])
     parts = {
-        "policy": policy,
+        "policy": page_policy(script),
         "title": escape(f"{plain(trace.name, 120) or 'recording'} on {device_text(trace)}"),
         "scheme": theme if theme in ("light", "dark") else "light dark",
-        "style": _read("static/widget.css").replace("</", "<\\/"),
+        "style": page_style(),
         "picture": picture_svg(trace),
         "summary": escape(summary(trace)),
         "note": escape(NOTE),
         "header": to_json(sent.header),
         "options": to_json(opened),
         "findings": to_json(found_or_error(trace)),
-        "columns": _columns(sent.buffers),
+        "columns": page_columns(sent.buffers),
         "script": script,
     }
+    return fill("page.html", parts)
+
+
+def fill(template: str, parts: dict[str, str]) -> list[str]:
+    """Pieces of a template with its parts in place."""
     # One pass over the template: text from a file that happens to read "{{script}}" stays text.
-    pieces = re.split(r"\{\{(\w+)\}\}", _read("page.html"))
+    pieces = re.split(r"\{\{(\w+)\}\}", _read(template))
     pieces[1::2] = [parts[name] for name in pieces[1::2]]
     return pieces
 
 
-def _columns(buffers: list[memoryview]) -> str:
+def page_policy(script: str) -> str:
+    """What a page may do: run this one script, and fetch nothing."""
+    hashed = b64encode(sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; script-src 'sha256-{hashed}'; style-src 'unsafe-inline'; img-src data: blob:; "
+        "worker-src blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def page_style() -> str:
+    """The style sheet of a page."""
+    return _read("static/widget.css").replace("</", "<\\/")
+
+
+def page_columns(buffers: list[memoryview]) -> str:
     """All columns one after the other, each padded to 8 bytes, in base64."""
     padded: list[memoryview | bytes] = []
     for buffer in buffers:
@@ -151,7 +165,9 @@ def _columns(buffers: list[memoryview]) -> str:
     return b64encode(b"".join(padded)).decode()
 
 
-def _script(code: str) -> str:
+def page_script(name: str) -> str:
+    """A built script as it may stand in a page."""
+    code = _read(f"static/{name}")
     # Inside a script element only these end or confuse it; in JavaScript both can stand in strings and patterns alone.
     code = re.sub(r"</(?=script)", r"<\\/", code, flags=re.IGNORECASE)
     # The page's parser turns CRLF into LF before it hashes.

@@ -17,6 +17,7 @@ import anywidget
 import traitlets as t
 
 from memwidget.recording import Recording
+from memwidget.show.compared import compared
 from memwidget.show.export import StaticView, static_bundle, to_html
 from memwidget.show.facts import block_facts
 from memwidget.show.found import found
@@ -29,6 +30,8 @@ from memwidget.units import bytes_text
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
+
+    from memwidget.answer.compare import Comparison
 
 STATIC = Path(__file__).parent / "static"
 _OPTIONS = ("view", "device", "axis", "color_by", "height", "theme", "lang")
@@ -270,6 +273,70 @@ class MemView(anywidget.AnyWidget):
         return {
             _WIDGET_MIME: {"version_major": 2, "version_minor": 1, "model_id": self.model_id},
             **static_bundle(self.trace),
+        }, {}
+
+
+class CompareView(anywidget.AnyWidget):
+    """Two timelines under one camera, with what differs; what a `Comparison` shows itself as.
+
+    Parameters
+    ----------
+    comparison : Comparison
+    height : int, default 600
+        Pixels.
+    theme : {"auto", "light", "dark"}
+    """
+
+    _esm = t.Unicode().tag(sync=True, echo_update=False)
+    _css = t.Unicode().tag(sync=True, echo_update=False)
+    height = t.Int(600).tag(sync=True)
+    theme = t.Unicode("auto").tag(sync=True)
+
+    def __init__(self, comparison: Comparison, *, height: int = 600, theme: str = "auto") -> None:
+        if theme not in CHOICES["theme"]:
+            raise ValueError(f"theme: {theme!r} is none of {', '.join(CHOICES['theme'])}.")
+        self._comparison: Comparison | None = comparison
+        self._sent: dict[int, Payload] = {}
+        super().__init__(_esm=bundle("compare.js"), _css=bundle("widget.css"), height=height, theme=theme)
+        self.on_msg(self._on_message)
+
+    def close(self) -> None:
+        """Close the widget and let go of the data."""
+        super().close()
+        self._comparison, self._sent = None, {}
+
+    def _on_message(self, _widget: object, content: Any, _buffers: object) -> None:
+        kind = content.get("kind") if isinstance(content, dict) else None
+        if kind not in ("compared", "data"):
+            return
+        name = str(content.get("id", ""))
+        try:
+            answer, buffers = self._answer(kind, content.get("device"))
+        except Exception as error:  # noqa: BLE001  the page must hear of any failure, or it waits for ever
+            self.send({"kind": "error", "id": name, "message": f"{error}" or type(error).__name__})
+            return
+        self.send({"kind": kind, "id": name, **answer}, buffers)
+
+    def _answer(self, kind: str, side: Any) -> tuple[dict[str, Any], list[memoryview]]:
+        comparison = self._comparison
+        if comparison is None:
+            raise RuntimeError(_DEVICE_NEEDED)
+        if kind == "compared":
+            return {"compared": compared(comparison)}, []
+        if side not in (0, 1):
+            raise ValueError(f"A comparison has two sides, 0 and 1, not {text(repr(side), 40)}.")
+        if side not in self._sent:
+            self._sent[side] = payload((comparison.before, comparison.after)[side], read_sources=True)
+        answer = self._sent[side]
+        return {"header": answer.header}, list(answer.buffers)
+
+    def __repr__(self) -> str:
+        return "CompareView(closed)" if self._comparison is None else self._comparison.summary()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:  # noqa: ARG002
+        return {
+            _WIDGET_MIME: {"version_major": 2, "version_minor": 1, "model_id": self.model_id},
+            "text/plain": repr(self),
         }, {}
 
 
