@@ -413,6 +413,9 @@ export class App {
 
   queryChanged(): void {
     this.showTools();
+    if (this.model.get("query") !== "") {
+      this.further.unlight();
+    }
     clearTimeout(this.searching);
     this.searching = setTimeout(async () => {
       const loaded = this.loaded;

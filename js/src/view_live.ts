@@ -27,6 +27,9 @@ import { Scrub } from "./scrub.js";
 import { quoted } from "./search.js";
 import type { Theme } from "./theme.js";
 
+/** A tree of more frames takes seconds to build; folded it is a few per cent of that. */
+const MOST_FRAMES = 300_000;
+
 export interface LiveActions {
   moment(moment: number): void;
   /** Says what is pointed at, null for nothing. */
@@ -208,6 +211,11 @@ export class LiveView {
         ? `${at} and not at ${count(this.mark)}, in ${held}${found}; ${bytes(gone)} that were live then are gone`
         : `${at}, in ${held}${found}`,
     );
+    const frames = this.#frameCount();
+    this.#library.disabled = frames > MOST_FRAMES && !this.#unfolded;
+    this.#library.title = this.#library.disabled
+      ? `${count(frames)} frames are too many to show one by one; open single folds`
+      : "Show the frames of libraries one by one";
     setText(this.#mark, this.mark >= 0 && this.mark === moment ? "Take the mark away" : "Mark this moment");
     this.#modes.hidden = this.mark < 0;
     setText(this.#since, `new since ${count(Math.max(this.mark, 0))}`);
@@ -360,6 +368,16 @@ export class LiveView {
         fold: "",
       };
     });
+  }
+
+  /** Frames of all stacks that are live. */
+  #frameCount(): number {
+    const { stack_offset } = (this.#look as LiveLook).loaded.data;
+    let frames = 0;
+    for (const stack of (this.#sums as StackSums).stack) {
+      if (stack >= 0) frames += (stack_offset[stack + 1] as number) - (stack_offset[stack] as number);
+    }
+    return frames;
   }
 
   // ---- what the user does ----

@@ -91,3 +91,28 @@ def test_record_click_read_and_record_again(lab, notebook):
     assert page.get_by_test_id("memwidget").count() == 2
     click_last_column(page, ready(page, 0), 0.5)
     page.get_by_test_id("memwidget").nth(0).locator(".mw-detail").wait_for()
+
+
+FURTHER = """\
+view = memwidget.MemView(memwidget.load(r"{path}"), view="findings")
+view
+"""
+AS_LIVE = """\
+view.view = "live"
+"""
+COMPARE = """\
+memwidget.compare(view.trace, view.trace)
+"""
+
+
+def test_the_further_views_and_a_comparison_come_from_the_kernel(lab, open_page, data):
+    further = FURTHER.format(path=data / "leak_features.pickle.xz")
+    cells = ("import memwidget", further, AS_LIVE, COMPARE)
+    page = lab.open(open_page, "further.ipynb", *cells, viewport=(1400, 1900))
+    lab.run(page, 0, 1)
+    page.locator(".mw-finding-title").first.wait_for()
+    lab.run(page, 2)
+    page.locator(".mw-live-table tbody tr").first.wait_for()
+    lab.run(page, 3)
+    page.locator('[data-testid="memwidget-compare"][data-state="ready"]').wait_for()
+    assert "No difference." in page.get_by_test_id("memwidget-compare").inner_text()
