@@ -89,6 +89,7 @@ export class Further {
             ? app.tooltip.lines(`live ${entry.key} ${entry.bytes}`, x, y, entry.color, entry.label, live.tip(entry))
             : app.tooltip.hide(),
         panel: () => app.frames.request("panel"),
+        say: (text) => setText(app.live, text),
         site: (label) => app.searchSite(label),
         timeline: (block) => this.showBlock(block),
       },

@@ -35,6 +35,8 @@ export interface LiveActions {
   /** Says what is pointed at, null for nothing. */
   tip(entry: Entry | null, x: number, y: number): void;
   panel(): void;
+  /** For screen readers: where the keys stand now. */
+  say(text: string): void;
   /** Lights a call site up, or puts it out. */
   site(label: string): void;
   /** To a block on the timeline. */
@@ -404,6 +406,10 @@ export class LiveView {
 
   #point(node: number): void {
     this.#cursor = node;
+    if (node >= 0) {
+      const { label, bytes: held, blocks } = this.#entry(node);
+      this.#actions.say(`${label}, ${bytes(held)}, ${count(blocks)} blocks`);
+    }
     this.#showFlame();
     if (this.#asTree) this.#showList();
     this.#actions.panel();

@@ -97,6 +97,9 @@ def test_the_flame_graph_is_walked_and_zoomed_by_keys_alone(show, leak):
     label = it.page.locator(".mw-detail .mw-headline-site")
     site = next(iter(leak.by_site("peak")))
     expect(label).to_have_text(site)
+    expect(it.page.locator("[aria-live=polite].mw-hidden")).to_contain_text(
+        f"{site}, {bytes_text(leak.by_site('peak')[site])}"
+    )
     it.press("Enter")
     expect(it.view).to_have_attribute("data-zoomed", "2")
     assert it.rows[0][:2] == (site, bytes_text(leak.by_site("peak")[site]))
