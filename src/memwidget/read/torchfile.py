@@ -7,6 +7,7 @@ reads; protocol 5 it does not. What torch has no place for (capacities, facts, n
 from __future__ import annotations
 
 import pickle
+from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Any
 
@@ -123,12 +124,11 @@ def _annotations(recording: Recording) -> list[dict[str, Any]]:
     """START and END marks in the order of time; rows come in the order of their first mark."""
     table = recording.annotations
     marks: list[dict[str, Any]] = []
-    open_: list[tuple[int, int, dict[str, Any]]] = []
+    open_: list[tuple[int, int, dict[str, Any]]] = []  # a heap; of equal ends the one opened last comes first
 
     def close(until: int) -> None:
-        open_.sort(key=lambda end: (end[0], -end[1]))  # of equal ends the one opened last
         while open_ and open_[0][0] <= until:
-            marks.append(open_.pop(0)[2])
+            marks.append(heappop(open_)[2])
 
     for i in range(len(table)):
         start, end = int(table.start_us[i]), int(table.end_us[i])
@@ -137,7 +137,7 @@ def _annotations(recording: Recording) -> list[dict[str, Any]]:
             close(start)
             marks.append({"stage": "START", **mark, "time_us": start})
             if end >= 0:
-                open_.append((end, i, {"stage": "END", **mark, "time_us": end}))
+                heappush(open_, (end, -i, {"stage": "END", **mark, "time_us": end}))
         else:
             close(end)
             marks.append({"stage": "END", **mark, "time_us": end})
