@@ -8,6 +8,7 @@ import { Bands } from "./bands.js";
 import type { Camera } from "./camera.js";
 import { blockColor, dimmed, lookupTable } from "./colors.js";
 import type { Picture } from "./columns.js";
+import { CompareTable, changeWords, type Difference, type Told } from "./compare_table.js";
 import { button, h, name, setText } from "./dom.js";
 import { Engine } from "./engine.js";
 import { NO_SITE, siteLabel, stackSite } from "./facts.js";
@@ -24,23 +25,6 @@ import { Tooltip } from "./tooltip.js";
 import { topOf } from "./viewport.js";
 import { type Data, stringAt } from "./wire.js";
 
-/** One thing in both recordings, bytes. Sites also say what each recording calls them; empty where it has none. */
-export interface Difference {
-  name: string;
-  before: number;
-  after: number;
-  labels?: [string, string];
-}
-
-/** What Python says of the two: show/compared.py. */
-export interface Told {
-  totals: Difference[];
-  by_site: Difference[];
-  by_category: Difference[];
-  by_phase: Difference[];
-  by_step: Difference[];
-}
-
 export interface CompareSource {
   told(waiting: () => void): Promise<Told>;
   /** 0: before, 1: after. */
@@ -49,14 +33,6 @@ export interface CompareSource {
 
 /** Closer than this part of the recording nobody looks. */
 const LEAST = 1e-7;
-const ROWS = 100;
-const TABLES = [
-  ["by_site", "call site"],
-  ["by_category", "category"],
-  ["by_phase", "phase"],
-  ["by_step", "step"],
-] as const;
-
 class Side {
   readonly scene = new Scene();
   readonly caption = h("div", { class: "mw-compare-caption" });
@@ -76,16 +52,13 @@ export class Compare {
   readonly #sides = [new Side(), new Side()] as const;
   readonly #tooltip = new Tooltip();
   readonly #totals = h("div", { class: "mw-compare-totals" });
-  readonly #tabs = h("div", { class: "mw-group", role: "group", "aria-label": "What differs by" });
-  readonly #table = h("div", { class: "mw-compare-table" });
+  readonly #table: CompareTable;
   readonly #message = h("p", { class: "mw-note mw-place", role: "status" }, "Loading both recordings.");
   readonly #all = button("light all", "Light all blocks, or those of the lines that differ", "mw-segment");
   readonly #signal: AbortSignal;
   readonly #choice: ThemeChoice;
   #theme: Theme = "light";
   #told: Told | null = null;
-  #by: (typeof TABLES)[number][0] = "by_site";
-  readonly #lines = new Map<Difference, HTMLElement>();
   /** The row whose blocks are lit. */
   #picked: Difference | null = null;
   #everything = false;
@@ -106,6 +79,10 @@ export class Compare {
   ) {
     this.#signal = signal;
     this.#choice = options.theme;
+    this.#table = new CompareTable(
+      (row) => this.#pick(row === this.#picked ? null : row),
+      (row) => this.#color(row),
+    );
     const fit = button("Fit", "Show everything (double click)");
     fit.addEventListener("click", () => this.#fit());
     this.#all.addEventListener("click", () => {
@@ -134,17 +111,7 @@ export class Compare {
         style: `height:${Math.max(360, options.height)}px`,
       },
       h("header", { class: "mw-header" }, this.#totals, h("div", { class: "mw-tools" }, this.#all, fit)),
-      h(
-        "div",
-        { class: "mw-body" },
-        drawings,
-        h(
-          "div",
-          { class: "mw-compare-list" },
-          h("div", { class: "mw-live-bar" }, "What differs, by", this.#tabs),
-          this.#table,
-        ),
-      ),
+      h("div", { class: "mw-body" }, drawings, this.#table.element),
     );
     el.replaceChildren(this.root);
     for (const [i, side] of this.#sides.entries()) attach(side.scene.stage, this.#intents(side, i), signal);
@@ -226,89 +193,31 @@ export class Compare {
         ),
       ),
     );
-    this.#tabs.replaceChildren(
-      ...TABLES.filter(([key]) => told[key].length > 0).map(([key, label]) => {
-        const tab = button(label, `What differs by ${label}`, "mw-segment");
-        tab.dataset.by = key;
-        tab.addEventListener("click", () => {
-          this.#by = key;
-          this.#list();
-        });
-        return tab;
-      }),
-    );
+    this.#table.take(told);
   }
 
   #list(): void {
-    if (!this.#told) return;
-    for (const tab of this.#tabs.children)
-      tab.setAttribute("aria-pressed", String((tab as HTMLElement).dataset.by === this.#by));
     this.#all.setAttribute("aria-pressed", String(this.#everything));
-    const rows = this.#told[this.#by];
-    const sites = this.#by === "by_site";
-    const body = h("tbody", {});
-    this.#lines.clear();
-    for (const row of rows.slice(0, ROWS)) {
-      const pick = h(
-        sites ? "button" : "div",
-        { type: sites ? "button" : undefined, class: "mw-site" },
-        this.#swatch(row),
-        name(row.name),
-      );
-      const change = h("td", { class: "mw-number" }, h("b", {}, changeWords(row)));
-      const cell = (amount: number): HTMLElement =>
-        h("td", { class: "mw-number", title: bytesExact(amount) }, amount > 0 ? bytes(amount) : "–");
-      const line = h(
-        "tr",
-        { "data-same": String(row.before === row.after), "aria-selected": String(row === this.#picked) },
-        h("td", {}, pick),
-        cell(row.before),
-        cell(row.after),
-        change,
-      );
-      if (sites) {
-        line.addEventListener("click", () => this.#pick(row === this.#picked ? null : row));
-      }
-      this.#lines.set(row, line);
-      body.append(line);
-    }
-    const head = ["", "Before", "After", "Change"].map((text, i) =>
-      h("th", { scope: "col", class: i > 0 ? "mw-number" : "" }, text),
-    );
-    this.#table.replaceChildren(
-      h(
-        "table",
-        { class: "mw-live-table", "aria-label": "What differs at the peak" },
-        h("thead", {}, h("tr", {}, ...head)),
-        body,
-      ),
-      ...(rows.some((row) => row.before !== row.after) ? [] : [h("p", { class: "mw-note" }, "No difference.")]),
-      ...(rows.length > ROWS
-        ? [h("p", { class: "mw-note" }, `${count(rows.length - ROWS)} more rows, with smaller changes.`)]
-        : []),
-    );
+    this.#table.show(this.#picked);
   }
 
-  #swatch(row: Difference): HTMLElement {
-    let color = "";
-    for (const [i, side] of this.#sides.entries()) {
+  /** The colour of a line, as it is in either recording; empty for what is no line. */
+  #color(row: Difference): string {
+    for (const [i, { data }] of this.#sides.entries()) {
       const label = row.labels?.[i];
-      const data = side.data;
-      const stack =
-        data && label
-          ? data.stack_site.findIndex((site) => stringAt(data, data.frame_label[site] ?? -1) === label)
-          : -1;
-      if (data && stack >= 0) color ||= data.header.palette[this.#theme].site[data.stack_color[stack] as number] ?? "";
+      const is = (site: number): boolean => stringAt(data as Data, data?.frame_label[site] ?? -1) === label;
+      const stack = data && label ? data.stack_site.findIndex(is) : -1;
+      const color = data?.header.palette[this.#theme].site[data.stack_color[stack] ?? -1];
+      if (color) return color;
     }
-    return h("span", { class: "mw-swatch", style: color ? `background:${color}` : undefined });
+    return "";
   }
 
   #pick(row: Difference | null): void {
     this.#picked = row;
     this.root.dataset.picked = row?.name ?? "";
     this.#shade();
-    // The rows stay: one of them may have the focus.
-    for (const [each, line] of this.#lines) line.setAttribute("aria-selected", String(each === row));
+    this.#table.pick(row);
   }
 
   // ---- colours ----
@@ -487,10 +396,7 @@ export class Compare {
         const found = hit(x, y);
         const label = found && side.data ? siteLabel(side.data, found.block) : "";
         const row = this.#told?.by_site.find((each) => each.labels?.[i] === label) ?? null;
-        if (this.#by !== "by_site") {
-          this.#by = "by_site";
-          this.#list();
-        }
+        this.#table.sites();
         this.#pick(row === this.#picked ? null : row);
       },
       pan: (dx, dy) => {
@@ -521,8 +427,4 @@ export class Compare {
       grabbed: nothing,
     };
   }
-}
-
-function changeWords({ before, after }: Difference): string {
-  return after === before ? "same" : `${after > before ? "+" : "−"}${bytes(Math.abs(after - before))}`;
 }

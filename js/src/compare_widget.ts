@@ -1,7 +1,8 @@
 // The door for notebooks to the comparison: anywidget's module.
 
 import type { AnyModel, RenderProps } from "@anywidget/types";
-import { Compare, type Told } from "./compare.js";
+import { Compare } from "./compare.js";
+import type { Told } from "./compare_table.js";
 import { ask } from "./link.js";
 import type { Traits } from "./model.js";
 import { decode } from "./wire.js";

@@ -3,7 +3,7 @@
 // busy kernel answers late: both are normal.
 
 import type { AnyModel } from "@anywidget/types";
-import type { Told } from "./compare.js";
+import type { Told } from "./compare_table.js";
 import type { Finding } from "./findings.js";
 import type { Traits } from "./model.js";
 import { type Data, decode } from "./wire.js";
