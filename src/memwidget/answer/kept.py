@@ -175,11 +175,9 @@ def in_stack(trace: Trace, blocks: I64, *, file: str = "", name: str = "") -> ND
     if not len(texts) or not len(r.frames):
         return np.zeros(len(blocks), bool)
     hit = texts[r.frames.filename if file else r.frames.name]
-    stack = trace.blocks["stack"][blocks]
-    found = np.zeros(r.n_stacks + 1, bool)
-    for s in np.unique(stack[stack >= 0]).tolist():
-        found[s] = hit[r.stack_frames[r.stacks[s] : r.stacks[s + 1]]].any()
-    inside: NDArray[np.bool_] = found[stack]  # -1 takes the last entry, which is False
+    hits = np.concatenate([[0], np.cumsum(hit[r.stack_frames])])  # before each entry of the stacks
+    found = np.append(hits[r.stacks[1:]] > hits[r.stacks[:-1]], np.False_)
+    inside: NDArray[np.bool_] = found[trace.blocks["stack"][blocks]]  # -1 takes the last entry
     return inside
 
 

@@ -34,6 +34,8 @@ _MOST_GROWTHS = 64
 #: Idle reserved memory below this share of the peak is what every run has.
 _IDLE = 0.2
 _PENDING = 0.1
+#: Streams looked at, those with the largest segments: torch itself hands out 32 of each priority.
+_MOST_STREAMS = 100
 _POOL_ADVICE = {
     True: "Delete graphs that are not replayed any more; capture several into one pool (pool=other.pool())",
     False: "Delete the MemPool when it is not needed any more",
@@ -247,7 +249,10 @@ def _stranded(trace: Trace) -> list[Finding]:
         return []
     worst = (0, -1, -1, 0)
     grow = np.flatnonzero(np.isin(events.action, [ACTION["segment_alloc"], ACTION["segment_map"]]))
-    for stream in np.unique(segments["stream"]).tolist():
+    streams, row_of = np.unique(segments["stream"], return_inverse=True)
+    held = np.zeros(len(streams), np.int64)
+    np.maximum.at(held, row_of, segments["size"])
+    for stream in streams[np.argsort(-held, kind="stable")[:_MOST_STREAMS]].tolist():
         free = _idle_curve(trace, stream)
         others = grow[(events.stream[grow] != stream) & (events.size[grow] <= free[grow])]
         if len(others):

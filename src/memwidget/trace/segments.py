@@ -12,7 +12,7 @@ An expandable segment grows and shrinks by mapped ranges, which are kept as piec
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,6 +29,8 @@ KINDS = ("small", "large", "expandable")
 Stretch = Literal["allocated", "pending free", "free"]
 STRETCH_STATES: tuple[Stretch, ...] = ("allocated", "pending free", "free")
 
+#: Pieces in one bucket of `_Pieces`.
+_BUCKET = 1000
 #: Segments for requests up to 1 MiB have exactly this size (kSmallBuffer); those for larger ones have at least 10 MiB.
 SMALL_SEGMENT = 2 << 20
 
@@ -149,36 +151,74 @@ def _ordinary(events: Events, final: Segments) -> list[_Row]:
 
 
 class _Pieces:
-    """Mapped pieces now, by address, none overlapping."""
+    """Mapped pieces now, by address, none overlapping.
+
+    Start addresses stand in buckets: in one long list each change would move all that follows.
+    """
 
     def __init__(self) -> None:
-        self.starts: list[int] = []
-        self.rows: list[_Row] = []
+        self._rows: dict[int, _Row] = {}
+        self._buckets: list[list[int]] = [[]]
+        self._firsts: list[int] = [-1]  # of each bucket, a number not above its smallest
+
+    def rows(self) -> list[_Row]:
+        """All pieces, by address."""
+        return [self._rows[start] for bucket in self._buckets for start in bucket]
 
     def add(self, row: _Row) -> None:
-        at = bisect_left(self.starts, row[0])
-        self.starts.insert(at, row[0])
-        self.rows.insert(at, row)
+        """Put a piece in; one that starts there already (in a file that contradicts itself) goes."""
+        known = row[0] in self._rows
+        self._rows[row[0]] = row
+        if known:
+            return
+        at = bisect_right(self._firsts, row[0]) - 1
+        bucket = self._buckets[at]
+        insort(bucket, row[0])
+        if len(bucket) > _BUCKET:
+            half = len(bucket) // 2
+            self._buckets[at : at + 1] = [bucket[:half], bucket[half:]]
+            self._firsts.insert(at + 1, bucket[half])
+
+    def around(self, lo: int, hi: int) -> list[_Row]:
+        """Pieces that start in [lo, hi), and the one before."""
+        found = []
+        at = bisect_right(self._firsts, lo) - 1
+        first = bisect_right(self._buckets[at], lo) - 1
+        back = at
+        while first < 0 and back:  # buckets before may be empty
+            back -= 1
+            first = len(self._buckets[back]) - 1
+        if first >= 0 and self._buckets[back][first] < lo:
+            found.append(self._buckets[back][first])
+        while at < len(self._buckets) and self._firsts[at] < hi:
+            bucket = self._buckets[at]
+            found += bucket[bisect_left(bucket, lo) : bisect_left(bucket, hi)]
+            at += 1
+        return [self._rows[start] for start in found]
 
     def cut(self, lo: int, hi: int) -> list[_Row]:
         """Take [lo, hi) out; returns what was there, cut to it."""
-        first = max(bisect_right(self.starts, lo) - 1, 0)
-        last = bisect_left(self.starts, hi)
-        taken, kept = [], []
-        for row in self.rows[first:last]:
+        taken = []
+        for row in self.around(lo, hi):
             start, end = row[0], row[0] + row[1]
             inside = (max(start, lo), min(end, hi))
             if inside[0] >= inside[1]:
-                kept.append(row)
                 continue
+            self._remove(start)
             taken.append((inside[0], inside[1] - inside[0], *row[2:]))
             if start < lo:
-                kept.append((start, lo - start, *row[2:]))
+                self.add((start, lo - start, *row[2:]))
             if end > hi:
-                kept.append((hi, end - hi, *row[2:]))
-        self.rows[first:last] = kept
-        self.starts[first:last] = [row[0] for row in kept]
+                self.add((hi, end - hi, *row[2:]))
         return taken
+
+    def _remove(self, start: int) -> None:
+        del self._rows[start]
+        at = bisect_right(self._firsts, start) - 1
+        bucket = self._buckets[at]
+        del bucket[bisect_left(bucket, start)]
+        if not bucket and at:
+            del self._buckets[at], self._firsts[at]
 
 
 def _expandable(events: Events, final: Segments) -> list[_Row]:
@@ -201,7 +241,7 @@ def _expandable(events: Events, final: Segments) -> list[_Row]:
         rows += [(*piece[:6], event, piece[7]) for piece in gone]
         if grew:
             now.add((address, size, stream, pool, EXPANDABLE, event, -1, stack))
-    rows += now.rows
+    rows += now.rows()
     pools = _Pieces()
     for address, size, stream, pool, _, stack in ends:
         pools.add((address, size, stream, pool, EXPANDABLE, -1, -1, stack))
@@ -210,9 +250,8 @@ def _expandable(events: Events, final: Segments) -> list[_Row]:
 
 def _pool_at(pools: _Pieces, address: int) -> int:
     """Pool of the final mapped range around an address, for histories whose events do not name it."""
-    at = bisect_right(pools.starts, address) - 1
-    row = pools.rows[at] if at >= 0 else None
-    return row[3] if row is not None and address < row[0] + row[1] else -1
+    row = next((r for r in pools.around(address, address + 1) if r[0] <= address < r[0] + r[1]), None)
+    return row[3] if row is not None else -1
 
 
 def live_segments(table: NDArray[Any], moment: int) -> NDArray[Any]:
