@@ -13,12 +13,13 @@ BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 FIND_BROWSER = { [ -n "$$MEMWIDGET_CHROMIUM" ] || for b in $(BROWSERS); do command -v $$b && break; done | grep -q .; }
 
 .NOTPARALLEL:
-.PHONY: help demo test lint js-test gpu bench screenshots watch clean browser
+.PHONY: help demo test lint js-test gpu fuzz bench screenshots watch clean browser
 
 help:
 	@echo "make demo         run the first notebook, write it and an HTML page to demo/, open JupyterLab (DEMO_OPEN=0: do not)"
 	@echo "make test         lint, types, TypeScript tests, Python, package, notebook and browser tests"
 	@echo "make gpu          the tests that need a CUDA device"
+	@echo "make fuzz         feed the readers broken and hostile files (FUZZ_SECONDS=600, FUZZ_SEED=anything)"
 	@echo "make bench        speed and size against their targets, as a table"
 	@echo "make screenshots  the pictures of the README"
 	@echo "make watch        rebuild the front end on every change (use with ANYWIDGET_HMR=1)"
@@ -73,6 +74,9 @@ test: lint js-test $(BUNDLE) browser
 gpu: $(VENV)/.dev $(BUNDLE)
 	$(BIN)/pytest -m gpu tests/gpu
 	$(BIN)/python tests/gpu/overhead.py
+
+fuzz: $(VENV)/.dev $(BUNDLE)
+	$(BIN)/python tests/fuzz.py --seconds $${FUZZ_SECONDS:-600} $${FUZZ_SEED:+--seed "$$FUZZ_SEED"}
 
 bench: $(VENV)/.dev $(BUNDLE) browser
 	$(BIN)/python bench/run.py

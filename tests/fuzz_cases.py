@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from fuzz_checks import EVIL
+from fuzz_many import many
 from memwidget.read import archive, load_recording
 from memwidget.read.torchfile import to_snapshot
 from memwidget.recording import ACTION, Annotations, Labels, Spans, Table
@@ -27,6 +28,9 @@ from recordings import random_snapshot
 DATA = Path(__file__).resolve().parent / "data"
 #: Events kept of a recording: a case takes milliseconds, and what breaks breaks with few events too.
 EVENTS = 300
+
+#: Of the cases are large; each takes as long as a hundred small ones.
+MANY_SHARE = 0.005
 
 NUMBERS = [0, 1, -1, 7, 255, 512, 4096, 1 << 20, (2 << 20) + 1, 24 << 20, 2**31 - 1, 2**31, 2**32, 2**47, 2**53 - 1]
 NUMBERS += [2**53, 2**53 + 1, 2**61, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), 10**30, 10**9]
@@ -126,6 +130,8 @@ class Cases:
     def case(self, number):
         """Source of a case (bytes or a snapshot dict) and the kind of break."""
         rng = random.Random(f"{self.seed}/{number}")
+        if rng.random() < MANY_SHARE:
+            return archive.to_bytes(many(rng)), "many"
         make = rng.choice(self.kinds)
         return make(rng), make.__name__.removeprefix("make_")
 
