@@ -9,6 +9,7 @@ import gc
 import json
 import os
 import sys
+import threading
 import weakref
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 import memwidget as mw
+from memwidget.answer.oom import explain
 from memwidget.record import RecorderError
 from memwidget.recording import ACTION
 
@@ -399,6 +401,157 @@ def one_inside_another(report):
     sizes = inner[0].events.size[inner[0].events.action == ACTION["alloc"]].tolist()
     report.check("the inner one its own", sizes == [8 * MIB])
     report.check("both are off", not history_is_on())
+
+
+def well_known_example():
+    """2.25 MiB take a segment of 20 MiB, 24 MiB another; every second of 40 blocks goes, and 5 MiB find no hole."""
+    first, second = floats(2.25), floats(24)
+    threes = [floats(3) for _ in range(40)]
+    del threes[::2]
+    return first, second, threes, [floats(5) for _ in range(8)]
+
+
+def reserves(report, trace):
+    """The map at the end against torch's own list of segments, which is asked for apart."""
+    theirs = {
+        (s["address"], s["total_size"]): sum(b["size"] for b in s["blocks"] if b["state"] == "active_allocated")
+        for s in torch.cuda.memory_snapshot()
+    }
+    state = trace.allocator_at("end")
+    ours = {(s.address, s.size): sum(b.size for b in s.blocks if b.state == "allocated") for s in state.segments}
+    report.check("segments and what is allocated in each equal torch's", ours == theirs)
+    report.check("no gaps", all(sum(b.size for b in s.blocks) == s.size for s in state.segments))
+
+
+@case
+def fragmentation(report):
+    _, trace, _kept = recorded(report, "fragmentation", lambda _: well_known_example())
+    there = trace.fragmentation_at("end")
+    report["fragmentation"] = {
+        "reserved": there.reserved,
+        "free": there.free,
+        "largest_hole": there.largest_hole,
+        "usable": there.usable,
+    }
+    report.check("184 MiB reserved, 57 MiB of it free", (there.reserved, there.free) == (184 * MIB, 57 * MIB))
+    report.check("the largest hole is 15 MiB", there.largest_hole == 15 * MIB)
+    report.check("none can take the 24 MiB of the peak", there.usable == 0 and there.request.size == 24 * MIB)
+    grown = trace.growth_despite_room
+    report.check("six times reserved despite room", len(grown) == 6)
+    report.check("at last 5 MiB beside 42 MiB in holes", grown[-1][1:] == (20 * MIB, 5 * MIB, 42 * MIB))
+    report.check("empty_cache would give nothing back", there.releasable == 0)
+    before = torch.cuda.memory_reserved()
+    torch.cuda.empty_cache()
+    report.check("and gives nothing back", torch.cuda.memory_reserved() == before)
+    reserves(report, trace)
+
+
+@case(settings="expandable_segments:True")
+def expandable_and_mem_pool(report):
+    def work(_):
+        held, pool = well_known_example(), torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            inside = [floats(3) for _ in range(6)]
+        del inside[1::2]
+        torch.cuda.empty_cache()
+        return held, pool, inside
+
+    _, trace, _kept = recorded(report, "expandable and MemPool", work)
+    reserves(report, trace)
+    pools = {s.pool for s in trace.allocator_at("end").segments}
+    report.check("the pool stands apart", len(pools) == 2 and any(pool and pool[1] for pool in pools))
+
+
+@case
+def out_of_memory_report(report):
+    torch.cuda.init()
+    free, total = torch.cuda.mem_get_info()
+    limit = min(int(1e9), free // 2)
+    torch.cuda.set_per_process_memory_fraction(limit / total)
+    rec, asked, seen = mw.memtrace("oom report", backend="cuda"), 600 * MIB, {}
+    try:
+        with rec:
+            held = [floats(3) for _ in range(200)]
+            del held[::2]
+            try:
+                held.append(floats(asked / MIB))
+            finally:
+                seen.update(torch.cuda.memory_stats())
+    except torch.cuda.OutOfMemoryError:
+        pass
+    trace = rec.trace
+    oom = trace.out_of_memory()
+    report.check("what was asked", oom.requested == asked)
+    report.check("as torch counted", oom.allocated == seen["allocated_bytes.all.current"])
+    report.check("reserved too", oom.reserved == seen["reserved_bytes.all.current"])
+    report.check("a limit is named", oom.limited and any("had room" in line for line in explain(oom)))
+    report.check("capacity is known", trace.capacity == total)
+    # Context and libraries: between nothing and what was in use when this process began, and 2 GiB of its own.
+    report.check("outside torch", oom.outside is not None and 0 <= oom.outside <= total - free + (2 << 30))
+    report.check("holes are too small", oom.free.usable == 0 and oom.free.too_small == oom.free.free > 0)
+
+
+@case
+def thread_meanwhile(report):
+    """Another thread allocates all the time, through the start and the end of the recording."""
+    torch.cuda.init()
+    done, kept, failed = threading.Event(), [], []
+
+    def busy():
+        try:
+            turn = 0
+            while not done.is_set():
+                kept.append(floats(0.25 + turn % 7))
+                if len(kept) > 20:
+                    del kept[turn % 20]
+                turn += 1
+        except Exception as error:  # noqa: BLE001
+            failed.append(repr(error))
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    repaired = 0
+    try:
+        for turn in range(20):
+            with mw.memtrace("meanwhile", backend="cuda", labels=False) as rec:
+                mine = [floats(1) for _ in range(50)]
+                del mine[::2]
+            trace, taken = rec.trace, rec.snapshot["segments"]
+            lives = {b["address"]: b["size"] for s in taken for b in s["blocks"] if b["state"] == "active_allocated"}
+            blocks = trace.blocks[trace.live_at("end")]
+            ours = dict(zip(blocks["address"].tolist(), blocks["size"].tolist(), strict=True))
+            report.check(f"turn {turn}: live blocks equal the segments'", ours == lives)
+            report.check(
+                f"turn {turn}: nothing is missing", not any("live by the history but not" in n for n in trace.notes)
+            )
+            repaired += any("Another thread allocated while" in note for note in trace.notes)
+    finally:
+        done.set()
+        thread.join()
+    report["repaired"] = repaired
+    report.check("the thread went on", not failed)
+    report.check("it did come between", repaired > 0)
+
+
+@case
+def fork(report):
+    """A child forked from a recording process knows that it does not record, and does not disturb the parent."""
+
+    def work(rec):
+        first = floats(4)
+        child = os.fork()
+        if child == 0:
+            try:
+                rec.end()
+            except RuntimeError as error:
+                os._exit(0 if "was forked from the one that records" in str(error) else 1)
+            os._exit(2)
+        report.check("the child says so", os.waitpid(child, 0)[1] == 0)
+        return first, floats(8)
+
+    _, trace, _kept = recorded(report, "fork", work)
+    sizes = trace.events.size[trace.events.action == ACTION["alloc"]].tolist()
+    report.check("the parent has all of it", sizes == [4 * MIB, 8 * MIB])
 
 
 def refused(report, words):
