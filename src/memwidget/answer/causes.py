@@ -8,6 +8,7 @@ grows.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ def tell(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int) -> 
     collected = _collected(trace, blocks)
     if collected is not None and collected.known:
         return collected
-    held = _held_by(trace, blocks)
+    held = _held_by(trace, steps, blocks)
     if held is not None:
         return held
     likely = _by_signs(trace, steps, sites, blocks, per_step)
@@ -155,25 +156,32 @@ def holders(trace: Trace, blocks: I64) -> list[tuple[dict[str, Any], int]]:
 
     A block counts once for each kind of holder; one that is held in two ways needs both to let go.
     """
+    found: dict[str, tuple[dict[str, Any], int]] = {}
+    for row, block in _matches(trace, blocks):
+        before = found.get(row["holder"], (row, 0))
+        found[row["holder"]] = (before[0], before[1] + int(trace.blocks["size"][block]))
+    return sorted(found.values(), key=lambda pair: -pair[1])
+
+
+def _matches(trace: Trace, blocks: I64) -> Iterator[tuple[dict[str, Any], int]]:
+    """(row of the recorder's, block) for each of these blocks that a holder refers to, once a holder."""
     rows = fact_rows(trace, "holders")
     if not rows or not len(blocks):
-        return []
+        return
     order = np.argsort(trace.blocks["address"][blocks], kind="stable")
-    starts = trace.blocks["address"][blocks][order].tolist()
-    sizes = trace.blocks["size"][blocks][order].tolist()
-    found: dict[str, tuple[dict[str, Any], int]] = {}
+    starts = trace.blocks["address"][blocks][order]
     seen: set[tuple[str, int]] = set()
     for row in rows:
         address, holder = row.get("address"), row.get("holder")
         if not isinstance(address, int) or not 0 <= address < 1 << 64 or not isinstance(holder, str):
             continue
-        at = int(np.searchsorted(np.array(starts, np.uint64), np.uint64(address), side="right")) - 1
-        if at < 0 or address >= starts[at] + sizes[at] or (holder, at) in seen:
+        at = int(np.searchsorted(starts, np.uint64(address), side="right")) - 1
+        if at < 0 or (holder, at) in seen:
             continue
-        seen.add((holder, at))
-        before = found.get(holder, (row, 0))
-        found[holder] = (before[0], before[1] + sizes[at])
-    return sorted(found.values(), key=lambda pair: -pair[1])
+        block = int(blocks[order[at]])
+        if address < int(starts[at]) + int(trace.blocks["size"][block]):
+            seen.add((holder, at))
+            yield row, block
 
 
 def passing(trace: Trace, blocks: I64) -> NDArray[np.bool_]:
@@ -194,10 +202,13 @@ def holder_words(row: dict[str, Any], size: int) -> tuple[str, str]:
     return f"{name} holds {amount(size)} of it.", fix
 
 
-def _held_by(trace: Trace, blocks: I64) -> Cause | None:
-    found = holders(trace, blocks)
-    if not found:
+def _held_by(trace: Trace, steps: Steps, blocks: I64) -> Cause | None:
+    # The names that a loop leaves hold its last turn alone, whatever keeps the turns before: no cause of growth.
+    born = trace.blocks["alloc_event"]
+    held = np.unique([block for _, block in _matches(trace, blocks)]).astype(np.int64)
+    turns = [len(np.unique(np.searchsorted(steps.bounds, born[some], side="right"))) for some in (held, blocks)]
+    if not len(held) or 2 * turns[0] < turns[1]:
         return None
-    words = [holder_words(row, size) for row, size in found[:4]]
+    words = [holder_words(row, size) for row, size in holders(trace, blocks)[:4]]
     fixes = list(dict.fromkeys(fix for _, fix in words if fix))
     return Cause(tuple(said for said, _ in words), f"Run: {'; '.join(fixes)}" if fixes else "Let go of it.", known=True)
