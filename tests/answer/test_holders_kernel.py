@@ -87,10 +87,10 @@ def test_displayed_values_pile_up_from_run_to_run(kernel):
 def test_a_name_that_holds_the_last_turn_alone_is_no_cause_of_growth(kernel):
     kernel.run(
         "%%memtrace t --quiet\nw = torch.ones(16384, requires_grad=True)\ntotal = 0.0\n"
-        "for _ in range(8):\n    y = w.sin().cos()\n    total = total + y.sum()"
+        "for _ in range(8):\n    out = w.sin()\n    loss = out.cos().sum()\n    total = total + loss"
     )
     ((_, _, per_step, advice, _),) = [f for f in findings(kernel) if f[0] == "growth"]
-    assert per_step == 64 * KIB  # what sin made and cos keeps; of what cos made only the last turn's is left, as y
+    assert per_step == 64 * KIB  # what sin makes and cos keeps: all turns' through total, the last one's as out, too
     assert "loss.item()" in advice
 
 
