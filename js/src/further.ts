@@ -112,12 +112,13 @@ export class Further {
 
   // ---- the findings ----
 
-  /** The first picture is there: the findings come when the page has nothing better to do. */
+  /** The first picture is there: findings and code come when the page has nothing better to do. */
   ready(): void {
     const loaded = this.#of;
     const ask = (): void => {
       if (loaded === this.app.loaded && !this.app.signal.aborted) {
         this.ask();
+        this.#need(); // so that a tab opens at once later, also while the kernel works
       }
     };
     if (typeof requestIdleCallback === "function") {

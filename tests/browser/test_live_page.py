@@ -155,11 +155,10 @@ def test_findings_come_after_the_picture_and_count_on_their_tab(open_page, tmp_p
     assert page.evaluate("model.asked.length") == 0
     page.evaluate("model.answer()")
     page.locator(READY).wait_for()
-    page.wait_for_function("() => model.asked.length === 1")
+    page.wait_for_function("() => model.asked.length === 2")
     root = page.locator("[data-testid=memwidget]")
     expect(root).to_have_attribute("data-findings", "asking")
     page.get_by_role("tab", name="Findings").click()
-    page.wait_for_function("() => model.asked.length === 2")
     assert page.evaluate("model.asked.map(({ kind }) => kind)") == ["findings", "more"]
     expect(page.get_by_text("Loading this view.")).to_be_visible()
     page.evaluate("model.release()")

@@ -369,10 +369,11 @@ def test_rendering_again_asks_nothing_again_and_leaves_nothing_behind(show, tran
     pinned = it.trait("selection")
     assert pinned >= 0
     it.page.wait_for_function("() => Number(document.querySelector('[data-testid=memwidget]').dataset.findings) >= 0")
+    it.page.wait_for_function("() => model.asked.length === 2")  # the findings, and the code of the further views
     it.page.evaluate("() => { stop.abort(); stop = mount(model, document.getElementById('here')); }")
     it.page.locator(READY).wait_for()
     it.page.wait_for_function("() => Number(document.querySelector('[data-testid=memwidget]').dataset.findings) >= 0")
-    assert it.page.evaluate("[model.sent.length, model.asked.length]") == [1, 1]
+    assert it.page.evaluate("[model.sent.length, model.asked.length]") == [1, 2]
     assert it.page.locator("[data-testid=memwidget]").count() == 1
     expect(it.page.locator(f".mw-detail[data-block='{pinned}']")).to_be_visible()
     it.page.evaluate("stop.abort()")
