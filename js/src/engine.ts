@@ -178,13 +178,15 @@ export class Engine {
   }
 
   #next(): void {
-    if (!this.#isReady || this.#drawing !== null || this.#waiting === null) return;
+    if (this.#drawing !== null || this.#waiting === null) return;
+    // The first picture does not wait for the worker to start and prepare: this thread is prepared by then.
+    if (!this.#isReady && this.#shown !== null) return;
     const order = this.#waiting;
     this.#waiting = null;
     this.#drawing = order;
     const reuse = this.#spare;
     this.#spare = null;
-    if (this.#worker !== null) {
+    if (this.#worker !== null && this.#isReady) {
       const request: Request = { kind: "draw", id: order.id, view: order.view, reuse };
       this.#worker.postMessage(request, reuse === null ? [] : pictureBuffers(reuse));
       return;
