@@ -18,13 +18,12 @@ import reading
 
 ROOT = Path(__file__).resolve().parent.parent
 STATIC = ROOT / "src" / "memwidget" / "show" / "static"
-#: Where the large recordings may lie; they are too large for the repository.
-PLACES = (ROOT / "tests" / "data", ROOT.parent / "shared" / "snapshots")
+DATA = ROOT / "tests" / "data"
 
 
 def find(name):
-    """Return the compressed recording `name`, or None."""
-    places = [Path(os.environ["MEMWIDGET_SNAPSHOTS"]), *PLACES] if "MEMWIDGET_SNAPSHOTS" in os.environ else PLACES
+    """Return the compressed recording `name`, or None; MEMWIDGET_SNAPSHOTS has those too large for the repository."""
+    places = [Path(os.environ["MEMWIDGET_SNAPSHOTS"]), DATA] if "MEMWIDGET_SNAPSHOTS" in os.environ else [DATA]
     return next((path for place in places if (path := place / f"{name}.pickle.xz").is_file()), None)
 
 
