@@ -137,6 +137,15 @@ def test_another_magic_around_it_and_below_it(shell):
     assert shell.user_ns["t"].peak_allocated >= 80
 
 
+def test_future_lines_below_a_docstring_are_recorded(shell):
+    future = "from __future__ import annotations"
+    result, _, _ = run(
+        shell, f'%%memtrace t --quiet\n"""Words."""\n{future}\nkept: nowhere = torch.ones(30)\nkept.sum()'
+    )
+    assert result.result == 30
+    assert shell.user_ns.pop("t").peak_allocated >= 120
+
+
 def test_called_by_another_tool(shell):
     with capture_output():
         value = shell.run_cell_magic("memtrace", "t --quiet", "kept = torch.ones(10)\nkept.sum()\n")

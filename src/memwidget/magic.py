@@ -247,7 +247,9 @@ class Magics:
             and first.value.value in self._literals
         ):
             self._literals.discard(first.value.value)
-            if _compiles(self.shell, tree):  # else IPython says what is wrong with it, and nothing must begin
+            # Without the first line, or a docstring would stand second and `from __future__` below it be an error.
+            rest = ast.Module(body[1:], [])
+            if _compiles(self.shell, rest):  # else IPython says what is wrong with it, and nothing must begin
                 tree.body = self._wrap(first.value.value.removeprefix(_MAGIC), first, body[1:])
         return tree
 
