@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -48,6 +49,14 @@ def test_a_bad_file_is_one_line_and_status_2(command, content, tmp_path, capsys)
     assert err.count("\n") == 1
     assert "\x1b" not in err
     assert not (tmp_path / "out.html").exists()
+
+
+def test_a_page_does_not_replace_its_recording(sample, tmp_path, capsys):
+    recording = tmp_path / "copy.pickle.xz"
+    shutil.copyfile(sample, recording)
+    assert cli.main(["html", str(recording), "-o", f"{tmp_path}/./copy.pickle.xz"]) == 2
+    assert "is the recording itself" in capsys.readouterr().err
+    assert cli.main(["summary", str(recording)]) == 0
 
 
 def test_bad_arguments_leave_with_2(sample, tmp_path, capsys):

@@ -107,6 +107,8 @@ def _load(options: argparse.Namespace) -> Trace:
 def _html(options: argparse.Namespace) -> int:
     from memwidget.show.export import to_html
 
+    if options.output.exists() and options.output.samefile(options.file):
+        return _failed(f"{options.output} is the recording itself; name another file for the page.")
     to_html(_load(options), options.output, theme=options.theme, axis=options.axis)
     print(options.output)
     return 0
