@@ -35,6 +35,14 @@ def test_sites_are_the_users_lines_and_add_up() -> None:
     assert trace.no_stack_reason(0) == ""
 
 
+@pytest.mark.parametrize("block", [-1, 4])
+def test_no_block_has_no_stack_site_or_name(block: int) -> None:
+    trace = Trace(load_recording(snapshot(PROGRAM)))
+    for ask in (trace.stack, trace.site, trace.block_name):
+        with pytest.raises(IndexError, match=f"run from 0 to 3; {block} is none"):
+            ask(block)
+
+
 def test_moments() -> None:
     trace = Trace(load_recording(snapshot(PROGRAM)))
     assert trace.moment("peak") == trace.peak_event

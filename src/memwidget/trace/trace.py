@@ -302,14 +302,20 @@ class Trace:
 
     def block_name(self, block: int) -> str:
         """``b<hex>_<use>``, as the official viewer writes it."""
-        return f"b{int(self.blocks['address'][block]):x}_{int(self.block_uses[block])}"
+        return f"b{int(self.blocks['address'][self._row(block)]):x}_{int(self.block_uses[block])}"
 
     def stack(self, block: int, which: Literal["alloc", "free"] = "alloc") -> tuple[Frame, ...]:
         """The stack that made a block, or that freed it; innermost frame first, empty where none was kept."""
         if which not in {"alloc", "free"}:
             raise ValueError(f'A block has an "alloc" and a "free" stack, not {which!r}.')
-        stack = int(self.blocks["stack" if which == "alloc" else "free_stack"][block])
+        stack = int(self.blocks["stack" if which == "alloc" else "free_stack"][self._row(block)])
         return self._frames(stack)
+
+    def _row(self, block: int) -> int:
+        # -1 is "none" in all columns; numpy would answer for the last block.
+        if not 0 <= block < self.n_blocks:
+            raise IndexError(f"Block ids run from 0 to {self.n_blocks - 1:,}; {block:,} is none.")
+        return block
 
     def _frames(self, stack: int) -> tuple[Frame, ...]:
         if stack < 0:
@@ -435,7 +441,7 @@ class Trace:
 
     def site(self, block: int) -> Frame | None:
         """The user's innermost frame, or None where the block has no Python stack."""
-        row = int(self.block_site[block])
+        row = int(self.block_site[self._row(block)])
         return self.frame(row) if row >= 0 else None
 
     def by_site(self, at: At = "peak") -> Ranking:
