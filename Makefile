@@ -18,7 +18,7 @@ FIND_BROWSER = { [ -n "$$MEMWIDGET_CHROMIUM" ] || for b in $(BROWSERS); do comma
 help:
 	@echo "make demo         run the first notebook, write it and an HTML page to demo/, open JupyterLab (DEMO_OPEN=0: do not)"
 	@echo "make test         lint, types, TypeScript tests, Python, package, notebook and browser tests"
-	@echo "make gpu          the tests that need a CUDA device"
+	@echo "make gpu          the tests that need a CUDA device, the notebooks on it, what recording costs"
 	@echo "make fuzz         feed the readers broken and hostile files (FUZZ_SECONDS=600, FUZZ_SEED=anything)"
 	@echo "make bench        speed and size against their targets, as a table"
 	@echo "make screenshots  the pictures of the README"
@@ -73,6 +73,7 @@ test: lint js-test $(BUNDLE) browser
 
 gpu: $(VENV)/.dev $(BUNDLE)
 	$(BIN)/pytest -m gpu tests/gpu
+	$(BIN)/pytest tests/test_notebooks.py
 	$(BIN)/python tests/gpu/overhead.py
 
 fuzz: $(VENV)/.dev $(BUNDLE)

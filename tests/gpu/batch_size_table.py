@@ -2,8 +2,8 @@
 
 ``python batch_size_table.py`` runs every case in a process of its own and prints a table in Markdown;
 ``python batch_size_table.py NAME`` runs one and prints one line of JSON, which test_batch_size.py reads. Limits are set
-with ``set_per_process_memory_fraction``, so that the allocator itself keeps them. Trials go
-up to about an eighth of the size that is proposed.
+with ``set_per_process_memory_fraction``, so that the allocator itself keeps them. Trials go up to
+about an eighth of the size that is proposed.
 """
 
 import gc
