@@ -238,10 +238,13 @@ class Saved(Table):
 
 @dataclass(eq=False)
 class Uses(Table):
-    """Deep mode: one row each time that backward took a saved tensor back."""
+    """Deep mode: what backward was at. A row when it takes a saved tensor back whose stack is not the last one's.
+
+    Operators that save nothing take nothing back; where one made a saved tensor, a row tells when it runs.
+    """
 
     time_us: I64 = _column(np.int64, "since the Unix epoch", "us")
-    saved: I32 = _column(np.int32, "row of Saved")
+    saved: I32 = _column(np.int32, "row of Saved; ~row for the operator that made that tensor")
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""What the labels say of real models, measured: ``python tests/gpu/labels.py agreement|deep|overhead MODEL``.
+"""What the labels say of real models, measured: ``python tests/gpu/labels.py agreement|deep|lines|overhead MODEL``.
 
 Prints one line of JSON (overhead also its table). ``MEMWIDGET_DEVICE=cpu`` tries the deep part out on small models.
 
@@ -6,10 +6,13 @@ agreement   the same run recorded by us and profiled by torch: of the bytes at t
             of these have our name, how many we do not know; and the confusion table
 deep        the share of the bytes made in backward that has a forward line; whether that line belongs to the autograd
             node that made them (its name stands in the C++ stack); the step time beside plain recording
+lines       the same line by line: anomaly mode keeps, for every node, the stack that made it; of the bytes of tensors
+            that operators make in backward, how many show that very line, among all nodes and among those that save
 overhead    a step with labels beside a step without, interleaved pairs: median of the ratios and its interval
 """
 
 import json
+import linecache
 import os
 import random
 import re
@@ -20,6 +23,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import memwidget as mw
 
@@ -32,9 +36,9 @@ WORDS = {
     for name in ("parameter", "optimizer_state", "input", "temporary", "activation", "gradient", "autograd_detail")
 }
 
-#: Autograd node -> what a frame of the forward that it belongs to is called, in function or file.
+#: Autograd node -> what a frame of the forward that it belongs to is called, in function, file or text of the line.
 NODES = (
-    (r"(Addmm|Mm|Linear|Bmm)Backward", r"linear|bmm|attention|matmul|attend"),
+    (r"(Addmm|Mm|Linear|Bmm)Backward", r"linear|bmm|attention|matmul|attend| @ "),
     (r"NativeLayerNormBackward", r"norm"),
     (r"NativeDropoutBackward|DropoutBackward", r"dropout|attention"),
     (r"(Gelu|Relu|Threshold|Tanh)Backward", r"gelu|relu|tanh|activation"),
@@ -306,13 +310,74 @@ def right_lines(step):
         size = int(trace.blocks["requested"][b])
         known += size
         frames = trace.forward_frames(b)
-        if any(re.search(pattern, f"{f.name} {Path(f.filename).name}", re.IGNORECASE) for f in frames[:6]):
+        # An operator that is called by no function of torch's stands in the text of the innermost line alone.
+        words = [f"{f.name} {Path(f.filename).name}" for f in frames[:6]]
+        words.append(linecache.getline(frames[0].filename, frames[0].line))
+        if any(re.search(pattern, text, re.IGNORECASE) for text in words):
             fits += size
         else:
             key = f"{node}: {frames[0].name} {Path(frames[0].filename).name}:{frames[0].line}"
             wrong[key] = wrong.get(key, 0) + size
     worst = dict(sorted(wrong.items(), key=lambda row: -row[1])[:8])
     return {"checked_bytes": known, "right": fits / known if known else 0.0, "wrong": worst}
+
+
+class Watcher(TorchDispatchMode):
+    """Notes of each tensor that an operator makes in backward: address, time, node, and the line that made the node."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        node = torch._C._current_autograd_node() if torch._C._current_graph_task_id() != -1 else None
+        if node is not None:
+            ours = re.findall(rf'File "{re.escape(__file__)}", line (\d+)', "".join(node.metadata["traceback_"]))
+            for tensor in out if isinstance(out, (tuple, list)) else [out]:
+                if isinstance(tensor, torch.Tensor):
+                    at = time.time_ns() // 1000
+                    saves = any(name.startswith("_raw_saved") for name in dir(node))
+                    self.made.append((tensor.untyped_storage().data_ptr(), at, node.name(), saves, int(ours[-1])))
+        return out
+
+
+def lines(step):
+    for _ in range(2):
+        step()
+    with (
+        mw.memtrace(deep=True) as rec,
+        torch.autograd.set_detect_anomaly(True, check_nan=False),
+        Watcher() as watcher,
+    ):
+        step()
+    trace = rec.trace
+    blocks, open_ = trace.blocks, {}
+    for b in in_backward(trace):
+        open_.setdefault(int(blocks["address"][b]), []).append(b)
+    total = same = of_saving = same_of_saving = 0
+    wrong = {}
+    for address, at, node, saves, line in watcher.made:
+        # The first operator that returns a tensor at the block's address made it; views and changes in place follow.
+        mine = [b for b in open_.get(address, ()) if blocks["alloc_time_us"][b] <= at + 20]
+        if not mine:
+            continue
+        block = mine[-1]
+        open_[address] = [b for b in open_[address] if b > block]
+        size, frames = int(blocks["requested"][block]), trace.forward_frames(block)
+        site = next((f.line for f in frames if f.filename == __file__ and f.name != "__torch_dispatch__"), -1)
+        total, of_saving = total + size, of_saving + size * saves
+        same, same_of_saving = same + size * (site == line), same_of_saving + size * saves * (site == line)
+        if site != line:
+            key = f"{node} of line {line}: line {site}"
+            wrong[key] = wrong.get(key, 0) + size
+    made = sum(int(blocks["requested"][b]) for b in in_backward(trace))
+    return {
+        "checked": total / made,
+        "same": same / total,
+        "same_of_saving": same_of_saving / of_saving,
+        "wrong": {key: size / total for key, size in sorted(wrong.items(), key=lambda row: -row[1])[:8]},
+    }
 
 
 # -- time ------------------------------------------------------------------------------------------------------------
@@ -345,5 +410,5 @@ def overhead(step):
 if __name__ == "__main__":
     what, name = sys.argv[1:3]
     torch.manual_seed(0)
-    answer = {"agreement": agreement, "deep": deep, "overhead": overhead}[what](MODELS[name]())
+    answer = {"agreement": agreement, "deep": deep, "lines": lines, "overhead": overhead}[what](MODELS[name]())
     print(json.dumps({"what": what, "model": name, "torch": str(torch.__version__), **answer}))

@@ -57,6 +57,56 @@ def test_blocks_made_in_backward_name_the_forward_line():
     assert by_size[16 * 640 * 4] == {line("tanh"), line("down")}
 
 
+def test_operators_that_save_nothing_have_their_own_line():
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(32)
+
+        def forward(self, x):
+            x = x.bfloat16()  # cast
+            x = x.float() + torch.ones(7, 1, 32)  # add
+            return self.norm(x).exp()  # norm
+
+    x = torch.randn(1, 32, requires_grad=True)
+    net = Branches()
+    with mw.memtrace(deep=True) as rec:
+        net(x).sum().backward()
+    trace = rec.trace
+    found = {}
+    for b in range(trace.n_blocks):
+        if trace.blocks["phase"][b] >= 0 and trace.bands[trace.blocks["phase"][b]].name == "backward":
+            found.setdefault(forward_site(trace, b), []).append(int(trace.blocks["requested"][b]))
+    # The addition made 7 rows of one: its backward sums them up again.
+    assert 32 * 4 in found[line("add")]
+    assert 7 * 32 * 4 in found[line("norm")]
+    assert 7 * 32 * 4 not in found[line("add")]
+
+
+def test_the_same_module_called_from_two_lines_keeps_them_apart():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.act, self.inner = nn.Tanh(), nn.Sequential(nn.Linear(32, 640), nn.Tanh())
+
+        def forward(self, x):
+            first = self.inner(x)  # first
+            second = self.inner(x[:3])  # second
+            return self.act(first).sum() + self.act(second).sum()  # both
+
+    net = Twice()
+    with mw.memtrace(deep=True) as rec:
+        net(torch.randn(16, 32)).backward()
+    trace = rec.trace
+    sites = {}
+    for b in range(trace.n_blocks):
+        if trace.blocks["phase"][b] >= 0 and trace.bands[trace.blocks["phase"][b]].name == "backward":
+            sites.setdefault(int(trace.blocks["requested"][b]), set()).add(forward_site(trace, b))
+    # Rows of 640 tell the calls apart: 16 in the first, 3 in the second.
+    assert sites[16 * 640 * 4] == {line("first"), line("both")}
+    assert sites[3 * 640 * 4] == {line("second"), line("both")}
+
+
 def test_saved_and_merely_held_are_told_apart():
     net = Net()
     kept = []

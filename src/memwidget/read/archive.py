@@ -307,7 +307,7 @@ def check(recording: Recording) -> None:
         ("saved.time_us", r.saved.time_us, 0, _MAX_BYTES + 1),
         ("saved.stack", r.saved.stack, -1, r.n_stacks),
         ("uses.time_us", r.uses.time_us, 0, _MAX_BYTES + 1),
-        ("uses.saved", r.uses.saved, 0, len(r.saved)),
+        ("uses.saved", r.uses.saved, -len(r.saved), len(r.saved)),
         ("operators.name", r.operators.name, 0, n_strings),
         ("counters.event", r.counters.event, 0, 2**31),
         ("counters.reserved", r.counters.reserved, 0, _MAX_BYTES + 1),

@@ -37,10 +37,11 @@ if TYPE_CHECKING:
 Row = tuple[int, int, int, int]
 
 _MARK = "memwidget:"
-_SKIP, _STOP = -1, -2
+#: Frames that are left out of a stack, and frames that end it.
+SKIP, STOP = -1, -2
 _PACKAGE = str(Path(__file__).absolute().parent.parent) + os.sep
 #: They stand between the user's backward() and the engine, and between autograd and a saved tensor.
-_BETWEEN = tuple(str(Path(__file__).absolute().parent / name) for name in ("watch.py", "deep.py"))
+_BETWEEN = tuple(str(Path(__file__).absolute().parent / name) for name in ("watch.py", "deep.py", "tails.py"))
 #: Below the cell's own frame there is only the machinery that ran it.
 _SHELL = os.path.join("IPython", "core", "interactiveshell.py")  # noqa: PTH118
 #: torch's own wrappers around a dispatch mode, in the versions that have them.
@@ -66,7 +67,7 @@ class Stacks:
                 row = self._add(frame)
             if row >= 0:
                 found.append(row)
-            elif row == _STOP:
+            elif row == STOP:
                 break
             frame = frame.f_back
         key = tuple(found)
@@ -80,9 +81,9 @@ class Stacks:
         code = frame.f_code
         file = code.co_filename
         if file.endswith(_WRAPPERS) or file in _BETWEEN:
-            row = _SKIP
+            row = SKIP
         elif (file.endswith(_SHELL) and code.co_name == "run_code") or file.startswith(_PACKAGE):
-            row = _STOP
+            row = STOP
         else:
             row = self._frames.setdefault((file, frame.f_lineno or 0, code.co_name), len(self._frames))
         self._codes.append(code)
@@ -98,8 +99,13 @@ class Stacks:
             frames.line[row] = line
             frames.name[row] = strings.setdefault(name, len(strings))
         recording.frames, recording.strings = frames, list(strings)
-        recording.stacks = np.array([0, *accumulate(map(len, self._numbers))], np.int32)
-        recording.stack_frames = np.array([row for stack in self._numbers for row in stack], np.int32)
+        chains = self.chains()
+        recording.stacks = np.array([0, *accumulate(map(len, chains))], np.int32)
+        recording.stack_frames = np.array([row for stack in chains for row in stack], np.int32)
+
+    def chains(self) -> list[tuple[int, ...]]:
+        """The frames of each stack, by number."""
+        return list(self._numbers)
 
 
 def _noting_mode(stacks: Stacks, keep_stacks: bool, limit: int, on_limit: Any) -> Any:

@@ -7,47 +7,71 @@ hooks autograd no longer sees that a saved tensor was changed in place; so that 
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
+import time
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from memwidget.record.cpu import Stacks
-from memwidget.record.labels import now
 from memwidget.record.sources import store_sources
+from memwidget.record.tails import TailedStacks
 from memwidget.recording import Frames, Recording, Saved, Uses
 
 if TYPE_CHECKING:
-    from memwidget.recording import I32
+    from memwidget.record.cpu import Stacks
+    from memwidget.recording import I32, I64
 
 #: Saved tensors kept: a GPT-2-small step saves about 500.
 MAX_SAVED = 1_000_000
+_FULL = 4 * MAX_SAVED
+#: Nodes whose backward is a view, as a rule. To follow one costs 10 us, and a linear layer makes two of them.
+_MAKE_NOTHING = (
+    "AliasBackward",
+    "PermuteBackward",
+    "ReshapeAliasBackward",
+    "SqueezeBackward",
+    "TBackward",
+    "TransposeBackward",
+    "UnsafeViewBackward",
+    "UnsqueezeBackward",
+    "ViewBackward",
+)
+#: The number that the next node of this thread will bear (torch before 2.0 does not say).
+_sequence = getattr(torch._C._autograd, "_get_sequence_nr", None) or (lambda: -1)
+#: The stack of no use.
+_NONE = -2
 
 
 class SavedTensors:
     """Notes of what autograd saves and takes back, in the thread that starts it."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, local: Any) -> None:
         self.notes: list[str] = []
         self._kind = kind
-        self._stacks = Stacks()
-        self._saved: list[tuple[int, int, int, int]] = []  # time, device, address, stack
-        self._uses: list[tuple[int, int]] = []  # time, row of saved
+        self._stacks = TailedStacks(local)
+        self._saved: list[int] = []  # four each: time in ns, device, address, stack
+        self._uses: list[int] = []  # two each: time in ns, row of saved (~row: its maker)
         self._hooks: Any = None
         self._refuse: tuple[Any, Any] | None = None
-        self._on = False
+        self._on = [False]  # lists, as the hooks share them
+        self._last = [_NONE]  # the stack of the last use
+        self._silent: dict[type, bool] = {}  # class of node -> whether it saves no tensors
+        self._pair = self._hook_pair()
 
     def start(self) -> None:
         """Put the hooks on; where they are refused, say so and go on without."""
         try:
-            hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+            hooks = torch.autograd.graph.saved_tensors_hooks(*self._pair)
             hooks.__enter__()
         except Exception as error:  # noqa: BLE001
             self._refused(error)
             return
-        self._hooks, self._on = hooks, True
+        self._hooks = hooks
+        self._on[0] = True
         self._stand_in()
 
     def stop(self) -> None:
@@ -58,7 +82,7 @@ class SavedTensors:
                 torch._C._autograd._saved_tensors_hooks_disable = original
             self._refuse = None
         hooks, self._hooks = self._hooks, None
-        self._on = False
+        self._on[0] = False
         if hooks is not None:
             hooks.__exit__(None, None, None)
 
@@ -71,9 +95,9 @@ class SavedTensors:
 
         def disable(message: str, *args: Any, **kwargs: Any) -> Any:
             pair = top(True) if self._hooks is not None else None
-            if pair is not None and pair[0] == self._pack:
+            if pair is not None and pair[0] is self._pair[0]:
                 hooks, self._hooks = self._hooks, None
-                self._on = False
+                self._on[0] = False
                 hooks.__exit__(None, None, None)
                 self._refused(RuntimeError(message))
             return original(message, *args, **kwargs)
@@ -88,57 +112,110 @@ class SavedTensors:
             "line."
         )
 
-    def _pack(self, tensor: torch.Tensor) -> Any:
-        row = -1
-        version = _version(tensor)
-        if self._on and len(self._saved) < MAX_SAVED:
-            address, device = 0, -1
+    def _hook_pair(self) -> tuple[Any, Any]:
+        """The two hooks. A GPT-2 small runs each 325 times a step: so closures, flat integers, few calls."""
+        kind, ours = self._kind, f"is_{self._kind}"
+        saved, uses, stacks, on, last = self._saved, self._uses, self._stacks.number, self._on, self._last
+        clock, frame_of, silent = time.time_ns, sys._getframe, self._silent
+
+        sequence, ident = _sequence, threading.get_ident
+        node, thread, known, alone = -1, 0, -1, False
+
+        def pack(tensor: torch.Tensor) -> Any:
+            nonlocal node, thread, known, alone
+            row = stack = -1
+            if on[0] and len(saved) < _FULL:
+                at, address, device = clock(), 0, -1
+                try:
+                    if getattr(tensor, ours):
+                        address = tensor.untyped_storage().data_ptr()
+                        device = -1 if not address else 0 if kind == "cpu" else tensor.get_device()
+                except Exception:  # noqa: BLE001  (a subclass without storage)
+                    address = 0
+                # What one node saves has one stack: no other node of this thread bears its number.
+                number = sequence()
+                if number != node or number < 0 or thread != ident():
+                    node, thread, known = number, ident(), stacks(frame_of(1))
+                    alone = True
+                if alone and (maker := tensor.grad_fn) is not None:
+                    alone = False  # the first tensor that has a maker will do: its maker runs next, as a rule
+                    if silent.get(type(maker), True):
+                        self._follow(maker, len(saved) // 4)
+                stack = known
+                row = len(saved) // 4
+                saved.extend((at, device, address, stack))
             try:
-                where = tensor.device
-                if where.type == self._kind:
-                    address, device = tensor.untyped_storage().data_ptr(), where.index or 0
-            except Exception:  # noqa: BLE001  (a subclass without storage)
-                address = 0
-            row = len(self._saved)
-            self._saved.append((now(), device if address else -1, address, self._stacks.number(sys._getframe(1))))
-        try:
-            kept = tensor.detach()
-        except Exception:  # noqa: BLE001  (a subclass without it: its graph may then hold itself, as with any such hook)
-            kept = tensor
-        return row, kept, version
+                kept = tensor.detach()
+                return row, stack, kept, kept._version  # noqa: TRY300
+            except Exception:  # noqa: BLE001
+                # A subclass without it: its graph may then hold itself, as with any such hook. An inference tensor
+                # counts no changes.
+                return row, stack, tensor, _version(tensor)
+
+        def unpack(packed: Any) -> torch.Tensor:
+            row, stack, tensor, version = packed
+            # One operator takes several back, all of one line: the first tells.
+            if stack != last[0] and row >= 0 and on[0]:
+                last[0] = stack
+                uses.extend((clock(), row))
+            if version >= 0 and tensor._version != version:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                    f"[{tensor.dtype} {list(tensor.shape)}] is at version {tensor._version}; "
+                    f"expected version {version} instead."
+                )
+            return tensor
+
+        with contextlib.suppress(ImportError, AttributeError):
+            # Code that torch.compile has left in Python must not have it compile the recorder.
+            from torch._C._dynamo.eval_frame import skip_code
+
+            for function in (pack, unpack, SavedTensors._follow, TailedStacks.number):
+                skip_code(function.__code__)
+        return pack, unpack
+
+    def _follow(self, maker: Any, row: int) -> None:
+        """Note when the node that made a saved tensor runs, if it saves no tensor that would tell.
+
+        What an addition, a view, a cast or a concatenation makes in backward would else belong to the node before.
+        """
+        kind = type(maker)
+        silent = self._silent.get(kind)
+        if silent is None:
+            saves = any(name.startswith("_raw_saved") for name in dir(kind))
+            silent = self._silent[kind] = not saves and not kind.__name__.startswith(_MAKE_NOTHING)
+        if silent:
+            uses, on, last = self._uses, self._on, self._last
+
+            def runs(gradients: Any) -> None:  # noqa: ARG001
+                if on[0]:
+                    last[0] = _NONE
+                    uses.extend((time.time_ns(), ~row))
+
+            maker.register_prehook(runs)
+
+    def begins(self) -> None:
+        """Say that a backward begins: its first use is noted whatever the last one was."""
+        self._last[0] = _NONE
 
     def recomputes(self) -> None:
         """Say that backward runs a forward again: what follows belongs to that, until a tensor is taken back."""
-        if self._on and len(self._saved) < MAX_SAVED:
-            row = len(self._saved)
-            self._saved.append((now(), -1, 0, -1))
-            self._uses.append((now(), row))
-
-    def _unpack(self, packed: Any) -> torch.Tensor:
-        row, tensor, version = packed
-        if row >= 0 and self._on:
-            self._uses.append((now(), row))
-        changed = _version(tensor)
-        if changed != version:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"[{tensor.dtype} {list(tensor.shape)}] is at version {changed}; expected version {version} instead."
-            )
-        return tensor
+        if self._on[0] and len(self._saved) < _FULL:
+            row, at = len(self._saved) // 4, time.time_ns()
+            self._saved.extend((at, -1, 0, -1))
+            self._uses.extend((at, row))
+            self._last[0] = _NONE
 
     def store(self, recording: Recording) -> None:
         """Write saved tensors, uses and their stacks into a recording."""
+        rows: I64 = np.array(self._saved, np.int64).reshape(-1, 4)
+        saved: Saved = Saved.empty(len(rows))
+        saved.time_us[:], saved.device[:], saved.address[:] = rows[:, 0] // 1000, rows[:, 1], rows[:, 2]
         first = _add_stacks(recording, self._stacks)
-        saved: Saved = Saved.empty(len(self._saved))
-        if self._saved:
-            times, devices, addresses, stacks = zip(*self._saved, strict=True)
-            saved.time_us[:], saved.device[:] = times, devices
-            saved.address[:] = np.array(addresses, np.uint64)
-            numbers = np.array(stacks, np.int32)
-            saved.stack[:] = np.where(numbers >= 0, numbers + first, -1)
-        uses: Uses = Uses.empty(len(self._uses))
-        if self._uses:
-            uses.time_us[:], uses.saved[:] = zip(*self._uses, strict=True)
+        saved.stack[:] = np.where(rows[:, 3] >= 0, rows[:, 3] + first, -1)
+        noted: I64 = np.array(self._uses, np.int64).reshape(-1, 2)
+        uses: Uses = Uses.empty(len(noted))
+        uses.time_us[:], uses.saved[:] = noted[:, 0] // 1000, noted[:, 1]
         recording.saved, recording.uses = saved, uses
         store_sources(recording)
 

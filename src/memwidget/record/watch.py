@@ -45,6 +45,8 @@ class _Local(threading.local):
         #: Module calls under way: id, name, start in ns, flags (of the outermost; -1 inside).
         self.calls: list[tuple[int, int, int, int]] = []
         self.number = -1
+        #: Deep mode: what is known of the Python stack outside of each call (see tails.py).
+        self.tails: list[tuple[Any, int]] = []
 
 
 class Watch:
@@ -89,7 +91,7 @@ class Watch:
         if deep:
             from memwidget.record.deep import SavedTensors
 
-            self._deep = SavedTensors(kind)
+            self._deep = SavedTensors(kind, self._local)
 
     # -- on and off --------------------------------------------------------------------------------------------------
 
@@ -345,6 +347,8 @@ class Watch:
         def run_backward(*args: Any, **kwargs: Any) -> Any:
             if not self._on or _compiling() or _in_backward() != -1:
                 return original(*args, **kwargs)
+            if self._deep is not None:
+                self._deep.begins()
             start = time.time_ns()
             try:
                 return original(*args, **kwargs)

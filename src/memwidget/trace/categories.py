@@ -99,7 +99,7 @@ def categorize(recording: Recording, device: int, blocks: BlockColumns, found: P
         _guess(made, found)
         ran = np.where(found.torn, -1, found.module)[blocks["alloc_event"]]
         made.name[:] = np.where(made.name < 0, ran, made.name)
-        forward = _forward_stacks(recording, blocks, found)
+        forward = _forward_stacks(recording, device, blocks, found)
         if found.torn.any():
             notes.append(
                 "Two threads were in different phases at the same time: there, categories come from what was sampled "
@@ -257,8 +257,12 @@ def _saved(recording: Recording, device: int, blocks: BlockColumns) -> NDArray[n
     return kept
 
 
-def _forward_stacks(recording: Recording, blocks: BlockColumns, found: Phases) -> I32:
-    """The forward stack of each block made in backward: of the saved tensor that backward took last before it."""
+def _forward_stacks(recording: Recording, device: int, blocks: BlockColumns, found: Phases) -> I32:
+    """The forward stack of each block made in backward: of the operator that backward was at when it was made.
+
+    That is the one whose saved tensor it took back last, or one that saved nothing and began since: then the stack
+    that made the memory of the tensor which that operator gave to the next.
+    """
     stacks = np.full(len(blocks), -1, np.int32)
     uses = recording.uses
     if not len(uses):
@@ -267,13 +271,30 @@ def _forward_stacks(recording: Recording, blocks: BlockColumns, found: Phases) -
     times, saved = uses.time_us[order], uses.saved[order]
     born = blocks["alloc_event"]
     phase = found.at[born]
-    ids = np.flatnonzero((born >= 0) & (phase >= 0))
-    ids = ids[found.kind[phase[ids]] == BACKWARD]
+    backward = (born >= 0) & (phase >= 0)
+    backward[backward] = found.kind[phase[backward]] == BACKWARD
+    ids = np.flatnonzero(backward)
     last = np.searchsorted(times, blocks["alloc_time_us"][ids], side="right") - 1
     # What backward allocates before it has taken anything back belongs to the first that it takes.
     start = found.start_us[phase[ids]]
     first = np.searchsorted(times, start, side="left")
     last = np.maximum(last, first)
     ok = last < len(times)
-    stacks[ids[ok]] = recording.saved.stack[saved[last[ok]]]
+    stacks[ids[ok]] = _use_stacks(recording, device, blocks, saved, backward)[last[ok]]
+    return stacks
+
+
+def _use_stacks(
+    recording: Recording, device: int, blocks: BlockColumns, used: NDArray[Any], backward: NDArray[np.bool_]
+) -> NDArray[Any]:
+    """The forward stack of each use."""
+    made = used < 0
+    rows = np.where(made, ~used, used)
+    stacks = recording.saved.stack[rows]
+    ask = np.flatnonzero(made & (recording.saved.device[rows] == device))
+    asked = rows[ask]
+    held = match(blocks, recording.saved.address[asked], recording.saved.time_us[asked], np.zeros(len(asked), np.int64))
+    # Not where backward made the memory itself (a recomputed region), or its stack is not known.
+    good = (held >= 0) & ~backward[held] & (blocks["stack"][held] >= 0)
+    stacks[ask[good]] = blocks["stack"][held[good]]
     return stacks
