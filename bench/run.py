@@ -22,8 +22,14 @@ DATA = ROOT / "tests" / "data"
 
 
 def find(name):
-    """Return the compressed recording `name`, or None; MEMWIDGET_SNAPSHOTS has those too large for the repository."""
-    places = [Path(os.environ["MEMWIDGET_SNAPSHOTS"]), DATA] if "MEMWIDGET_SNAPSHOTS" in os.environ else [DATA]
+    """Return the compressed recording `name`, or None.
+
+    Those too large for the repository are looked for in MEMWIDGET_SNAPSHOTS, and in a folder `snapshots` one or two
+    levels beside the checkout.
+    """
+    named = os.environ.get("MEMWIDGET_SNAPSHOTS")
+    beside = [*ROOT.parent.glob("snapshots"), *sorted(ROOT.parent.glob("*/snapshots"))]
+    places = [DATA, *([Path(named)] if named else []), *beside]
     return next((path for place in places if (path := place / f"{name}.pickle.xz").is_file()), None)
 
 
