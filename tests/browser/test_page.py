@@ -409,6 +409,27 @@ def test_a_narrow_cell_has_its_panel_below(show, transformer):
     assert it.page.locator(".mw-panel").bounding_box()["x"] > it.plot["x"] + it.plot["width"]
 
 
+def test_the_last_tab_of_a_very_narrow_cell_moves_only_the_tabs(show, transformer):
+    it = show(transformer, width="320px")
+    tab = it.page.get_by_role("tab", name="About")
+    tab.click()
+    expect(tab).to_have_attribute("aria-selected", "true")
+    assert it.root.evaluate("(root) => root.scrollLeft") == 0
+    assert tab.bounding_box()["x"] + tab.bounding_box()["width"] <= it.root.bounding_box()["x"] + 320
+
+
+@pytest.mark.parametrize("width", [480, 640, 719])
+def test_title_and_tabs_of_a_narrow_cell_do_not_overlap(show, transformer, width):
+    it = show(Trace(transformer.recording, capacity=80 << 30), width=f"{width}px")
+    assert it.root.evaluate(
+        """(root) => {
+            const [title, tabs] = [".mw-title > :last-child", ".mw-tabs"].map((s) =>
+                root.querySelector(s).getBoundingClientRect());
+            return title.right <= tabs.left || title.bottom <= tabs.top;
+        }"""
+    )
+
+
 @pytest.mark.parametrize("ratio", [1, 1.5, 2])
 def test_the_drawing_has_one_pixel_a_device_pixel(show, hand_made, ratio):
     it = show(hand_made, device_scale_factor=ratio)
