@@ -418,8 +418,8 @@ def test_the_last_tab_of_a_very_narrow_cell_moves_only_the_tabs(show, transforme
     assert tab.bounding_box()["x"] + tab.bounding_box()["width"] <= it.root.bounding_box()["x"] + 320
 
 
-@pytest.mark.parametrize("width", [480, 640, 719])
-def test_title_and_tabs_of_a_narrow_cell_do_not_overlap(show, transformer, width):
+@pytest.mark.parametrize("width", [480, 640, 719, 720, 948, 1100])
+def test_title_and_tabs_do_not_overlap(show, transformer, width):
     it = show(Trace(transformer.recording, capacity=80 << 30), width=f"{width}px")
     assert it.root.evaluate(
         """(root) => {
