@@ -290,7 +290,7 @@ def deep(step):
     }
     if DEVICE == "cuda":
         found |= right_lines(step)
-    found["ratio"] = ratio(step, {"deep": True}, {}, 12)[0]
+    found["ratio"], found["low"], found["high"] = ratio(step, {"deep": True}, {}, 24)
     return found
 
 

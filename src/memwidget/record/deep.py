@@ -1,8 +1,8 @@
 """Deep mode: the tensors that autograd saves, with the stack of the forward that saved each.
 
-Owns the pair of saved-tensor hooks. Packing notes time, storage and stack, and hands autograd a detached alias: the
-tensor itself would hold its own graph in a circle. Unpacking notes the time, in whichever thread runs backward. With
-hooks autograd no longer sees that a saved tensor was changed in place; so that is looked after here.
+Owns the pair of saved-tensor hooks. Packing notes time, storage and stack, and hands autograd a detached alias of what
+has a graph: the tensor itself would hold its own graph in a circle. Unpacking notes the time, in whichever thread runs
+backward. With hooks autograd no longer sees that a saved tensor was changed in place; so that is looked after here.
 """
 
 from __future__ import annotations
@@ -119,12 +119,19 @@ class SavedTensors:
         clock, frame_of, silent = time.time_ns, sys._getframe, self._silent
 
         sequence, ident = _sequence, threading.get_ident
-        node, thread, known, alone = -1, 0, -1, False
+        node, thread, known, row, alone = -1, 0, -1, -1, False
 
         def pack(tensor: torch.Tensor) -> Any:
-            nonlocal node, thread, known, alone
-            row = stack = -1
+            nonlocal node, thread, known, row, alone
+            leaf = tensor.is_leaf
             if on[0] and len(saved) < _FULL:
+                # What one node saves has one stack: no other node of this thread bears its number.
+                number = sequence()
+                if number != node or number < 0 or thread != ident():
+                    node, thread, known = number, ident(), stacks(frame_of(1))
+                    alone = True
+                elif leaf and tensor.requires_grad:  # a parameter: known by its name, and of this line
+                    return row, known, tensor, _version(tensor)
                 at, address, device = clock(), 0, -1
                 try:
                     if getattr(tensor, ours):
@@ -132,25 +139,24 @@ class SavedTensors:
                         device = -1 if not address else 0 if kind == "cpu" else tensor.get_device()
                 except Exception:  # noqa: BLE001  (a subclass without storage)
                     address = 0
-                # What one node saves has one stack: no other node of this thread bears its number.
-                number = sequence()
-                if number != node or number < 0 or thread != ident():
-                    node, thread, known = number, ident(), stacks(frame_of(1))
-                    alone = True
-                if alone and (maker := tensor.grad_fn) is not None:
-                    alone = False  # the first tensor that has a maker will do: its maker runs next, as a rule
-                    if silent.get(type(maker), True):
-                        self._follow(maker, len(saved) // 4)
-                stack = known
                 row = len(saved) // 4
-                saved.extend((at, device, address, stack))
+                saved.extend((at, device, address, known))
+                if alone and not leaf:
+                    alone = False  # the first tensor that has a maker will do: its maker runs next, as a rule
+                    maker = tensor.grad_fn
+                    if silent.get(type(maker), True):
+                        self._follow(maker, row)
+                mine, stack = row, known
+            else:
+                mine = stack = -1
+            if leaf:  # it has no graph that it could hold; autograd by itself keeps it, too
+                return mine, stack, tensor, _version(tensor)
             try:
                 kept = tensor.detach()
-                return row, stack, kept, kept._version  # noqa: TRY300
+                return mine, stack, kept, kept._version  # noqa: TRY300
             except Exception:  # noqa: BLE001
-                # A subclass without it: its graph may then hold itself, as with any such hook. An inference tensor
-                # counts no changes.
-                return row, stack, tensor, _version(tensor)
+                # A subclass without it: its graph may then hold itself, as with any such hook.
+                return mine, stack, tensor, _version(tensor)
 
         def unpack(packed: Any) -> torch.Tensor:
             row, stack, tensor, version = packed
