@@ -33,7 +33,13 @@ export function clip(text: string, limit = TITLE_LIMIT): string {
 
 /** A foreign name: isolated, so that right-to-left or control characters in it cannot reorder what stands around. */
 export function name(text: string, className = "", limit = 2_000): HTMLElement {
-  return h("bdi", { class: `mw-foreign ${className}`.trim(), title: clip(text) }, clip(text, limit));
+  const shown = visible(clip(text, limit));
+  return h("bdi", { class: `mw-foreign ${className}`.trim(), title: visible(clip(text)) }, shown);
+}
+
+/** Characters that turn the direction of what follows, or that no font shows: as a sign that something stands there. */
+export function visible(text: string): string {
+  return text.replace(/[\p{Cc}\p{Bidi_Control}]/gu, "\ufffd");
 }
 
 /** For text on a canvas: the same isolation by characters (first strong isolate, pop), and no line breaks. */

@@ -1,6 +1,6 @@
 // A stack as a list: the user's frames in full, runs of library, plumbing and C++ frames folded into one row each.
 
-import { button, clip, copyText, h, name } from "./dom.js";
+import { button, clip, copyText, h, name, visible } from "./dom.js";
 import { CPP, type FrameFacts, nativeHint, shortFile, stackText, USER } from "./facts.js";
 
 /** Frames put on the page at most: recursion makes stacks of thousands. The copied text holds all. */
@@ -27,7 +27,7 @@ function frameRow(frame: FrameFacts, headline: boolean): HTMLElement {
     "li",
     { class: headline ? "mw-frame mw-frame-site" : "mw-frame", title: clip(`${frame.file}:${frame.line}`) },
     name(frame.name, "mw-frame-name"),
-    h("bdi", { class: "mw-foreign mw-frame-file" }, clip(where, 300)),
+    h("bdi", { class: "mw-foreign mw-frame-file" }, visible(clip(where, 300))),
     frame.source ? h("code", { class: "mw-source" }, clip(frame.source.trim(), 500)) : null,
     frame.source && frame.mayDiffer ? h("span", { class: "mw-muted" }, "the file's line today; may differ") : null,
   );

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import tempfile
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memwidget import __version__
+from memwidget import __version__, units
 from memwidget.recording import SnapshotError
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from memwidget.trace.trace import Trace
 
 SAMPLE = Path(__file__).parent / "sample.pickle.xz"
-_UNITS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,7 +67,9 @@ def _parser() -> argparse.ArgumentParser:
     summary.set_defaults(run=_summary)
 
     compare = commands.add_parser("compare", help="print what differs between two recordings")
-    compare.add_argument("before", metavar="A", help=".pickle (also .gz .xz .zst) or .memtrace")
+    compare.add_argument(
+        "before", metavar="A", help=".pickle (also .gz .xz .zst), .memtrace, or torch.profiler's .json"
+    )
     compare.add_argument("after", metavar="B", help="the same, of the other run")
     compare.add_argument("--rows", type=int, default=8, metavar="N", help="rows of each table (default: 8)")
     compare.set_defaults(run=_compare)
@@ -84,24 +84,30 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _source(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help=".pickle (also .gz .xz .zst) or .memtrace")
+    parser.add_argument(
+        "file", metavar="FILE", help=".pickle (also .gz .xz .zst), .memtrace, or torch.profiler's .json"
+    )
     parser.add_argument("--device", type=int, help="device ordinal; the one with most bytes if left out")
     parser.add_argument("--capacity", type=parse_bytes, metavar="BYTES", help="what the device has, such as 80GiB")
 
 
 def parse_bytes(written: str) -> int:
     """Bytes from ``80GiB``, ``512 MiB`` or ``1073741824``."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(?:i?b)?|b)?\s*", written, re.IGNORECASE | re.ASCII)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{written!r} is no number of bytes; write 80GiB or 85899345920")
-    return int(float(match[1]) * 2.0 ** _UNITS[(match[2] or "").lower()])
+    try:
+        return units.parse_bytes(written)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{written!r} is no number of bytes; write 80GiB or 85899345920") from None
 
 
 def _load(options: argparse.Namespace) -> Trace:
     from memwidget.read import load_recording
     from memwidget.trace.trace import Trace
 
-    return Trace(load_recording(options.file), options.device, options.capacity)
+    try:
+        recording = load_recording(options.file)
+    except SnapshotError as error:
+        raise SnapshotError(f"{options.file}: {error}") from None
+    return Trace(recording, options.device, options.capacity)
 
 
 def _html(options: argparse.Namespace) -> int:
@@ -123,7 +129,10 @@ def _summary(options: argparse.Namespace) -> int:
 def _compare(options: argparse.Namespace) -> int:
     from memwidget.answer.compare import compare
 
-    return _print(compare(options.before, options.after).summary(max(options.rows, 1)))
+    before, after = (
+        _load(argparse.Namespace(file=file, device=None, capacity=None)) for file in (options.before, options.after)
+    )
+    return _print(compare(before, after).summary(max(options.rows, 1)))
 
 
 def _print(text: str) -> int:

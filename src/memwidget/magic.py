@@ -386,10 +386,11 @@ class Magics:
         try:
             if error[0] is not None:
                 recording.facts["error"] = error[0].__name__
-            rows = find_holders(notebook, recording.device_type)
+            kept = recorder.kept()
+            around = kept.keys() | self._runs.addresses(text)
+            rows = find_holders(notebook, recording.device_type, around)
             recording.facts["holders"] = rows
             if text.strip():
-                kept = recorder.kept()
                 recording.facts["earlier_runs"] = self._runs.look(text, kept, rows, recording.device_type)
         except Exception as failure:  # noqa: BLE001  (a look at the user's objects must not cost the trace)
             recording.notes.append(f"Who holds the memory could not be found out: {type(failure).__name__}.")

@@ -400,7 +400,7 @@ def started() -> memtrace:
 def load(
     source: Any,
     device: int | str | None = None,
-    capacity: int | None = None,
+    capacity: int | str | None = None,
     rules: Iterable[Rule | Mapping[str, str]] = (),
 ) -> Trace:
     """Read a recording from a file or an object.
@@ -413,7 +413,7 @@ def load(
         ``torch.profiler.profile``.
     device : int or str, optional
         The device to look at; by default the one with most bytes. A profile may hold several kinds: "cpu", "cuda:1".
-    capacity : int, optional
+    capacity : int or str, optional
         Bytes that the device has, which torch's files do not say.
     rules : list of Rule, optional
         Your own names for blocks, in place of their categories; see `Trace.with_rules`.

@@ -7,6 +7,7 @@ vectors that both sides are tested with.
 from __future__ import annotations
 
 import math
+import re
 
 _UNITS = ("B", "KiB", "MiB", "GiB")
 
@@ -55,3 +56,27 @@ def plain(text: str, limit: int = 2000) -> str:
     if len(text) > limit:
         text = text[: limit - 1] + "…"
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+_POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
+
+
+def parse_bytes(written: int | str, what: str = "bytes") -> int:
+    """Bytes from ``80GiB``, ``512 MiB``, ``1073741824`` or a whole number above 0.
+
+    Raises
+    ------
+    ValueError
+        If it is none of these; the message names `what`.
+    """
+    found = None
+    if isinstance(written, str):
+        match = re.fullmatch(
+            r"\s*(\d{1,18}(?:\.\d{1,9})?)\s*(?:([kmgt])(?:i?b)?|b)?\s*", written, re.IGNORECASE | re.ASCII
+        )
+        found = None if match is None else int(float(match[1]) * 2.0 ** _POWERS[(match[2] or "").lower()])
+    elif not isinstance(written, bool) and hasattr(written, "__index__"):
+        found = int(written)
+    if found is None or not 0 < found < 1 << 62:
+        raise ValueError(f"{what}={written!r} is no amount of memory; write 80GiB or 85899345920.")
+    return found

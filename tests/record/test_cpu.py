@@ -1,6 +1,7 @@
 """The CPU recorder against torch itself: lines, sizes, order, and what it must not keep alive."""
 
 import gc
+import threading
 import weakref
 from pathlib import Path
 
@@ -229,3 +230,27 @@ def test_the_profiler_says_nothing_under_the_cell(capfd):
         del old
         torch.ones(10)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_second_thread_is_refused_in_one_sentence_instead_of_crashing():
+    """Two of torch's CPU profilers in two threads crash the process."""
+    said = []
+
+    def other():
+        try:
+            with mw.memtrace(backend="cpu"):
+                torch.ones(1000)
+        except RecorderError as refused:
+            said.append(str(refused))
+
+    with mw.memtrace(backend="cpu") as rec:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        torch.ones(2000)
+    assert len(said) == 1
+    assert "another thread" in said[0]
+    assert rec.trace.peak_allocated == 8000
+    with mw.memtrace(backend="cpu") as again:  # and it is free again
+        torch.ones(1000)
+    assert again.trace.peak_allocated == 4000

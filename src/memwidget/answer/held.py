@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: What a model and its optimizer are made of: it is meant to stay.
 _STATE = [CATEGORY_CODE[name] for name in ("parameter", "buffer", "optimizer_state")]
+#: Less than this stays without a word: a result on the screen, a loss.
+LEAST = 64 << 10
 #: trace.NO_STACK's code for blocks that autograd's own thread made.
 _BACKWARD = 2
 
@@ -47,12 +49,12 @@ def held(trace: Trace, steps: Steps, taken: I64) -> list[Finding]:
         # What a script set up before its first step is its state.
         lives = lives[blocks["alloc_event"][lives] >= steps.bounds[1]]
     size = int(blocks["size"][lives].sum())
-    if not worth(trace, size):
+    if not worth(trace, size) or size < LEAST:
         return []
     found = []
     sums = sums_by_site(trace, lives)
     for row, site_size, count in sums[:3]:
-        if not worth(trace, site_size):
+        if not worth(trace, site_size) or site_size < LEAST:
             continue
         found.append(_held_line(trace, lives[trace.block_site[lives] == row], row, site_size, count))
     return found
@@ -65,7 +67,10 @@ def _held_line(trace: Trace, mine: I64, row: int, size: int, count: int) -> Find
         *callers_sentence(trace, mine, row),
     ]
     fixes: list[str] = []
-    for holder, holder_size in causes.holders(trace, mine)[:4]:
+    # A holder of gradients is the model itself: nobody is told to delete that.
+    gradient = trace.blocks["category"][mine] == CATEGORY_CODE["gradient"]
+    mostly = int(trace.blocks["size"][mine][gradient].sum()) * 2 > size
+    for holder, holder_size in [] if mostly else causes.holders(trace, mine)[:4]:
         sentence, fix = causes.holder_words(holder, holder_size)
         said.append(sentence)
         fixes += [fix] if fix and fix not in fixes else []
@@ -76,15 +81,14 @@ def _held_line(trace: Trace, mine: I64, row: int, size: int, count: int) -> Find
         )
     if trace.device_type != "cpu":
         said.append("empty_cache() cannot free it: something still refers to it.")
-    category = trace.blocks["category"][mine]
     in_backward = row < 0 and bool(
         (trace.no_stack[mine] == _BACKWARD).all() or in_stack(trace, mine, name="autograd").all()
     )
-    gradients = bool((category == CATEGORY_CODE["gradient"]).all())
+    gradients = bool(gradient.all())
     where = "in backward" if in_backward else f"at {name_of(trace, row)}"
     if fixes:
         advice = f"Run: {'; '.join(fixes)}"
-    elif gradients or in_backward:
+    elif mostly or in_backward:
         said += [] if gradients else ["What backward makes and leaves are gradients, as a rule."]
         advice = "Call zero_grad(set_to_none=True) right after step()"
     else:

@@ -198,6 +198,10 @@ def _without_chatter() -> Iterator[None]:
                     os.write(2, line)
 
 
+#: Two profilers in two threads crash the process (seen with torch 2.13, also without memwidget).
+_ONE = threading.Lock()
+
+
 class CpuRecorder:
     """Records the CPU allocator around code, in the calling thread."""
 
@@ -212,19 +216,35 @@ class CpuRecorder:
         self._result: Any = None
         self._mode: Any = None
         self._thread = self._decoy = 0
+        self._owns = False
 
     def start(self) -> None:
         """Switch the profiler and the dispatch mode on."""
         began = time.perf_counter()
-        import torch
         from torch._C import _autograd as profiler
-        from torch.autograd.profiler import profile
 
         if profiler._profiler_enabled():
             raise RecorderError(
                 "A torch.profiler (or another CPU recording) already runs in this thread, and a second one would "
                 "empty it: stop that one first, or take memtrace out of its block."
             )
+        if not _ONE.acquire(blocking=False):
+            raise RecorderError(
+                "A CPU recording already runs in another thread, and torch's profiler serves one thread at a time: "
+                "end that one first."
+            )
+        self._owns = True
+        try:
+            self._begin(began)
+        except BaseException:
+            self._release()
+            raise
+
+    def _begin(self, began: float) -> None:
+        import torch
+        from torch._C import _autograd as profiler
+        from torch.autograd.profiler import profile
+
         options = self._options
         self._thread = threading.get_ident()
         setting = profile(use_cpu=True, profile_memory=True)
@@ -240,6 +260,11 @@ class CpuRecorder:
         self._mode.__enter__()
         self._facts["started_us"] = time.time_ns() // 1000
         self._facts["seconds_start"] = time.perf_counter() - began
+
+    def _release(self) -> None:
+        if self._owns:
+            self._owns = False
+            _ONE.release()
 
     def _stop_early(self) -> None:
         self._disable()
@@ -260,12 +285,15 @@ class CpuRecorder:
         if self._mode is not None:
             self._mode.rest()
         self._disable()
+        self._release()
 
     def finish(self) -> Recording:
         """Switch both off and put allocations and stacks together."""
         import torch
 
         if threading.get_ident() != self._thread:
+            if self._thread not in {thread.ident for thread in threading.enumerate()}:
+                self._release()  # it took its profiler along; others may record again
             raise RecorderError(
                 "A CPU recording must be stopped in the thread that started it: its profiler belongs to that thread."
             )
@@ -275,6 +303,7 @@ class CpuRecorder:
             self._mode = None
             began = time.perf_counter()
             self._disable()
+            self._release()
         result, self._result = self._result, None
         recording = Recording(device_type="cpu", streams=[0], pools=[(0, 0)])
         self._stacks.store(recording)

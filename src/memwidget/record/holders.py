@@ -15,13 +15,19 @@ import contextlib
 import gc
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 from memwidget.record.sources import user_file
 
+#: Looking for cycles asks the collector for referrers, which walks every object of the process each time: 0.1 s a
+#: million objects. The largest tensors come first, and this is all the time it gets, seconds.
+CYCLES_WITHIN = 0.3
+#: The largest ones are looked at however long it takes.
+CYCLES_AT_LEAST = 8
 #: Storages told of, tensors walked in one place, objects walked around a suspected cycle.
 MAX_ROWS, MAX_TENSORS, MAX_AROUND = 5_000, 20_000, 2_000
 
@@ -68,8 +74,13 @@ class Notebook:
     tracebacks: list[tuple[str, TracebackType | None]] = field(default_factory=list)
 
 
-def find_holders(notebook: Notebook, kind: str) -> list[dict[str, Any]]:
+def find_holders(notebook: Notebook, kind: str, cycles_of: Container[int] | None = None) -> list[dict[str, Any]]:
     """Storages of one kind of device ("cpu", "cuda", "xpu") that something in the notebook holds.
+
+    Parameters
+    ----------
+    cycles_of : container of int, optional
+        Look for reference cycles only around storages at these addresses; everywhere if left out.
 
     Returns
     -------
@@ -88,7 +99,7 @@ def find_holders(notebook: Notebook, kind: str) -> list[dict[str, Any]]:
             if (holder, address) not in seen and len(rows) < MAX_ROWS:
                 seen.add((holder, address))
                 rows.append({"address": address, "bytes": size, "holder": holder, "kind": sort, "fix": fix})
-    for address, size, name in _cycles(kind, held):
+    for address, size, name in _cycles(kind, held, cycles_of):
         if len(rows) < MAX_ROWS:
             holder = f"a reference cycle through {name}"
             rows.append({"address": address, "bytes": size, "holder": holder, "kind": "cycle", "fix": COLLECT})
@@ -206,7 +217,7 @@ def live_storages(kind: str) -> dict[int, int]:
     return dict(pair for pair in found if pair is not None)
 
 
-def _cycles(kind: str, held: set[int]) -> list[tuple[int, int, str]]:
+def _cycles(kind: str, held: set[int], among: Container[int] | None) -> list[tuple[int, int, str]]:
     """Storages of tensors that nothing outside a cycle refers to: (address, bytes, class of an object in the cycle)."""
     # No generator: one would itself refer to the tensors it goes through.
     import torch
@@ -214,15 +225,29 @@ def _cycles(kind: str, held: set[int]) -> list[tuple[int, int, str]]:
     found = []
     # type(): isinstance asks an object for its __class__, and some answer with a warning.
     tensors = [t for t in gc.get_objects() if issubclass(type(t), torch.Tensor)]
+    tensors.sort(key=_weight, reverse=True)
+    deadline = time.perf_counter() + CYCLES_WITHIN
+    looked = 0
     for tensor in tensors:
+        if looked >= CYCLES_AT_LEAST and time.perf_counter() > deadline:
+            break
         storage = _storage(tensor, kind)
-        if storage is None or storage[0] in held:
+        if storage is None or storage[0] in held or (among is not None and storage[0] not in among):
             continue
+        looked += 1
         name = _closed(tensor, id(tensors))
         if name:
             held.add(storage[0])
             found.append((*storage, name))
     return found
+
+
+def _weight(tensor: Any) -> int:
+    """Bytes of a tensor, for the order in which they are looked at."""
+    try:
+        return int(tensor.nbytes)
+    except Exception:  # noqa: BLE001  (a tensor without storage, or of another library's making)
+        return 0
 
 
 def _closed(start: Any, caller: int) -> str:
@@ -278,6 +303,10 @@ class CellRuns:
 
     def __init__(self) -> None:
         self._left: dict[str, list[dict[int, int]]] = {}
+
+    def addresses(self, text: str) -> set[int]:
+        """Where earlier runs of a cell left something."""
+        return {address for left in self._left.get(text, ()) for address in left}
 
     def look(self, text: str, kept: dict[int, int], holders: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
         """Note what this run leaves (address -> bytes); returns what earlier runs left that still lives."""

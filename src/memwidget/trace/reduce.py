@@ -109,10 +109,11 @@ class Columns:
         return Columns({name: array[order] for name, array in self._arrays.items()})
 
     def rows(self) -> NDArray[Any]:
-        """As one structured array."""
+        """As one structured array, read-only: the curves and pictures follow from it."""
         table = np.empty(len(self), BLOCK_DTYPE)
         for name, array in self._arrays.items():
             table[name] = array
+        table.flags.writeable = False
         return table
 
 

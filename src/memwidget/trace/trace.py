@@ -25,6 +25,7 @@ from memwidget.trace.rules import Rule, first_fits, rule_list
 from memwidget.trace.segments import AllocatorState, address_map, allocator_state
 from memwidget.trace.sites import NO_STACK
 from memwidget.trace.values import Band, Frame, Ranking, SiteRow
+from memwidget.units import parse_bytes
 
 if TYPE_CHECKING:
     import os
@@ -49,7 +50,7 @@ class Trace:
     recording : Recording
     device : int, optional
         Device ordinal; by default the one with most bytes.
-    capacity : int, optional
+    capacity : int or str, optional
         Bytes the device has, where the recording does not know.
     rules : list of Rule, optional
         The user's own names for blocks; see `with_rules`.
@@ -64,7 +65,7 @@ class Trace:
         self,
         recording: Recording,
         device: int | None = None,
-        capacity: int | None = None,
+        capacity: int | str | None = None,
         rules: Iterable[Rule | Mapping[str, str]] = (),
     ) -> None:
         self.recording = recording
@@ -75,7 +76,9 @@ class Trace:
             names = ", ".join(map(str, found)) or "none"
             raise ValueError(f"This recording has nothing about device {device}; it has: {names}.")
         self.device = device
-        self.capacity: int | None = capacity if capacity is not None else recording.capacities.get(device)
+        known = recording.capacities.get(device)
+        #: Bytes the device has; None where neither the recording nor the caller knows.
+        self.capacity: int | None = known if capacity is None else parse_bytes(capacity, "capacity")
         #: The history as recorded, one row an event.
         self.events: Events = recording.events.get(device, Events.empty())
         self._rules = rule_list(rules)
