@@ -144,10 +144,13 @@ def _classes(size: I64) -> tuple[HoleClass, ...]:
     return tuple(HoleClass(int(p), int(c), int(b)) for p, c, b in zip(found, counts, sums, strict=True))
 
 
-def growth_despite_room(events: Events, segments: NDArray[Any], blocks: NDArray[Any]) -> tuple[Growth, ...]:
+def growth_despite_room(
+    events: Events, segments: NDArray[Any], blocks: NDArray[Any], default_pool: int
+) -> tuple[Growth, ...]:
     """Every time that memory was reserved while the request would have fitted into the sum of its own pool's holes.
 
-    Linear in events for each group of pool, stream and size class; there are few of those.
+    Linear in events for each group of pool, stream and size class; there are few of those. A segment that is gone at
+    the end may not tell its pool: it counts as `default_pool`'s (row of the recording's pools, -1 for none).
     """
     grow = np.flatnonzero(np.isin(events.action, [ACTION["segment_alloc"], ACTION["segment_map"]]))
     allocs = np.flatnonzero(events.action == ACTION["alloc"])
@@ -159,8 +162,9 @@ def growth_despite_room(events: Events, segments: NDArray[Any], blocks: NDArray[
     block_of[blocks["alloc_event"][born]] = np.flatnonzero(born)
     cause_block = block_of[cause]
 
-    block_group = _groups(blocks["pool"], blocks["stream"], blocks["size"] <= SMALL_REQUEST)
-    segment_group = _groups(segments["pool"], segments["stream"], _is_small(segments))
+    block_pool, segment_pool = (np.where(t["pool"] < 0, default_pool, t["pool"]) for t in (blocks, segments))
+    block_group = _groups(block_pool, blocks["stream"], blocks["size"] <= SMALL_REQUEST)
+    segment_group = _groups(segment_pool, segments["stream"], _is_small(segments))
     found: list[Growth] = []
     groups = block_group[cause_block]
     for group in np.unique(groups):

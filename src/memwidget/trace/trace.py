@@ -373,11 +373,16 @@ class Trace:
         segments, stretches = address_map(self.segments, self.blocks, self.live_at(m), self.pending_at(m), m)
         return fragmentation(m, segments, stretches, self.blocks["requested"], self._request_at(m))
 
+    @property
+    def _default_pool(self) -> int:
+        pools = self.recording.pools
+        return pools.index((0, 0)) if (0, 0) in pools else -1
+
     def _request_at(self, m: int) -> Request:
         if m in self.oom_moments:
             pool = int(self.events.pool[m])
-            default = self.recording.pools.index((0, 0)) if (0, 0) in self.recording.pools else -1
-            return Request(int(self.events.size[m]), int(self.events.stream[m]), pool if pool >= 0 else default)
+            known = pool if pool >= 0 else self._default_pool
+            return Request(int(self.events.size[m]), int(self.events.stream[m]), known)
         live = self.live_at("peak")
         if not len(live):
             return Request(0, -1, -1)
@@ -411,7 +416,7 @@ class Trace:
     @cached_property
     def growth_despite_room(self) -> tuple[Growth, ...]:
         """Each time memory was reserved although enough lay free in the request's own pool and stream."""
-        return growth_despite_room(self.events, self.segments, self.blocks)
+        return growth_despite_room(self.events, self.segments, self.blocks, self._default_pool)
 
     # -- call sites --------------------------------------------------------------------------------------------------
 
