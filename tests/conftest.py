@@ -1,8 +1,16 @@
 """What every test may use: where the project lies, and the small recordings it brings along."""
 
+import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same examples everywhere, so that a test fails because of the code and not of the day; HYPOTHESIS_PROFILE=random
+# looks for new ones, as does `make fuzz`.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("random", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -174,7 +174,9 @@ export class EventList {
         : by === "last"
           ? this.length - 1
           : row + (by === "pageUp" ? -page : by === "pageDown" ? page : by > 0 ? by - between : by);
-    this.#actions.choose(this.#event(Math.max(0, Math.min(to, this.length - 1))));
+    // Known here before the next frame shows it: a key held down may come twice in one frame.
+    this.#current = this.#event(Math.max(0, Math.min(to, this.length - 1)));
+    this.#actions.choose(this.#current);
   }
 
   #event(row: number): number {
