@@ -8,6 +8,7 @@ import pytest
 
 from memwidget.answer.oom import explain
 from memwidget.read import load_recording
+from memwidget.trace.rules import Rule
 from memwidget.trace.trace import Trace
 from text_snapshot import snapshot
 
@@ -32,3 +33,12 @@ def test_expandable_segments_are_advised_only_where_they_help_and_are_off(on: bo
     assert any("15.0 MiB in holes smaller than that (the largest hole: 5.00 MiB)" in s for s in said)
     assert any("expandable_segments:True" in s for s in said) is not on
     assert not any("limit" in s for s in said)
+
+
+def test_what_the_memory_was_for_is_said_where_it_is_known() -> None:
+    text = "alloc a 12MiB @ a.py:1 update_cache\nalloc b 30MiB @ a.py:2 g\noom 11MiB device_free=1MiB"
+    plain = Trace(load_recording(snapshot(text)))
+    assert not any("what it was for" in s for s in explain(plain.out_of_memory()))
+    named = plain.with_rules([Rule("KV cache", function="update_cache")])
+    assert "By what it was for: KV cache 12.0 MiB." in explain(named.out_of_memory())
+    assert named.out_of_memory().by_category["KV cache"] == 12 << 20

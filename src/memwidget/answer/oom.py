@@ -24,6 +24,11 @@ def explain(oom: OutOfMemory) -> tuple[str, ...]:
         share = 100 * top.bytes / max(oom.allocated, 1)
         blocks = "1 block" if top.count == 1 else f"{top.count:,} blocks"
         said.append(f"{plain(top.label, 100)} holds most: {bytes_text(top.bytes)} in {blocks} ({share:.0f} %).")
+    # A source without labels knows only "there before" and "unknown", which tells nobody anything.
+    known = [row for row in oom.by_category.rows if row.label not in {"preexisting", "unknown"}]
+    if known:
+        shares = ", ".join(f"{plain(row.label, 60).replace('_', ' ')} {bytes_text(row.bytes)}" for row in known[:4])
+        said.append(f"By what it was for: {shares}.")
     said.append(_why_not(oom))
     if oom.free.too_small >= oom.requested and not oom.expandable:
         said.append("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets holes of different segments be joined.")

@@ -29,8 +29,8 @@ class OutOfMemory:
         At that moment.
     free : Fragmentation
         Reserved but free memory, and why it could not serve.
-    by_site : Ranking
-        What filled the memory, by the user's lines.
+    by_site, by_category : Ranking
+        What filled the memory, by the user's lines and by what it was for.
     outside : int or None
         Used on the device by others than torch's allocator; None where the capacity is unknown.
     expandable : bool
@@ -44,6 +44,7 @@ class OutOfMemory:
     reserved: int
     free: Fragmentation
     by_site: Ranking
+    by_category: Ranking
     outside: int | None
     expandable: bool
 

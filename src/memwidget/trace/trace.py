@@ -409,6 +409,7 @@ class Trace:
             reserved=reserved,
             free=self.fragmentation_at(m),
             by_site=self.by_site(m),
+            by_category=self.by_category(m),
             outside=None if self.capacity is None else max(0, self.capacity - device_free - reserved),
             expandable=bool(self.recording.settings.get("expandable_segments", False)),
         )
