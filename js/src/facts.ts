@@ -6,6 +6,7 @@ import { type Data, FLAG, framesOf, stringAt } from "./wire.js";
 
 /** Values of frame_kind. */
 export const USER = 0;
+export const LIBRARY = 1;
 export const CPP = 2;
 export const PLUMBING = 3;
 

@@ -1,7 +1,7 @@
 // A stack as a list: the user's frames in full, runs of library, plumbing and C++ frames folded into one row each.
 
 import { button, clip, copyText, h, name, visible } from "./dom.js";
-import { CPP, type FrameFacts, nativeHint, shortFile, stackText, USER } from "./facts.js";
+import { CPP, type FrameFacts, LIBRARY, nativeHint, PLUMBING, shortFile, stackText, USER } from "./facts.js";
 
 /** Frames put on the page at most: recursion makes stacks of thousands. The copied text holds all. */
 const FRAME_LIMIT = 400;
@@ -34,7 +34,8 @@ function frameRow(frame: FrameFacts, headline: boolean): HTMLElement {
 }
 
 function foldedRow(run: readonly FrameFacts[]): HTMLElement {
-  const what = run[0]?.kind === CPP ? "C++" : "library";
+  const plumbing = run.every(({ kind }) => kind === PLUMBING);
+  const what = run[0]?.kind === CPP ? "C++" : plumbing ? "interpreter" : "library";
   const hint = what === "C++" ? nativeHint(run) : "";
   const reversed = [...run].reverse();
   // The frame nearest to the user that has a name of its own says most.
@@ -73,7 +74,7 @@ export function stackView(title: string, frames: readonly FrameFacts[], site: nu
       continue;
     }
     // A lone library frame is as short as its fold: shown as it is.
-    if (first.kind !== USER && (run.length > 1 || first.kind === CPP)) {
+    if (first.kind !== USER && (run.length > 1 || first.kind !== LIBRARY)) {
       list.append(foldedRow(run));
     } else {
       const headline: boolean = !stressed && first.row === site;
