@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import memwidget as mw
 
 KiB = 1024
+MOMENTS = ("exp_avg", "exp_avg_sq")
 UNUSUAL = {"growth", "held", "spike", "fragmentation", "pending_free"}
 
 
@@ -20,13 +21,17 @@ def buf(n):
     return torch.empty(n * KiB, dtype=torch.uint8)
 
 
-def record(code, **options):
-    """Findings of a function, with what it returns kept until the recording has ended."""
+def traced(code, **options):
+    """Trace of a function, with what it returns kept until the recording has ended."""
     with mw.memtrace(backend="cpu", **options) as rec:
         kept = code(rec) if code.__code__.co_argcount else code()
-    found = rec.trace.findings()
     del kept
-    return found
+    return rec.trace
+
+
+def record(code, **options):
+    """Findings of a function, with what it returns kept until the recording has ended."""
+    return traced(code, **options).findings()
 
 
 def of_kind(found, *kinds):
@@ -338,6 +343,166 @@ def test_recomputation_under_checkpointing_is_no_leak():
             x.grad = None
 
     assert of_kind(record(code), "growth", "held") == []
+
+
+# -- what memory is made of -------------------------------------------------------------------------------------------
+
+
+def by_source(trace, at):
+    """Live bytes by the source of the user's line."""
+    sums = {}
+    for block in trace.live_at(at):
+        source = trace.site(block).source
+        sums[source] = sums.get(source, 0) + int(trace.blocks["size"][block])
+    return sums
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_mixed_precision_splits_in_two_four_and_eight_bytes_a_parameter(resumed):
+    def code():
+        net = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256)).to(torch.bfloat16)
+        master = [p.detach().float().requires_grad_() for p in net.parameters()]
+        opt = torch.optim.AdamW(master)
+        if resumed:
+            moments = [{"step": torch.tensor(1.0), **{k: torch.zeros_like(m) for k in MOMENTS}} for m in master]
+            opt.load_state_dict({**opt.state_dict(), "state": dict(enumerate(moments))})
+            del moments
+        for _ in range(6):
+            net(torch.rand(8, 256, dtype=torch.bfloat16)).pow(2).mean().backward()
+            for p, m in zip(net.parameters(), master, strict=True):
+                m.grad = p.grad.float()
+            net.zero_grad()
+            opt.step()
+            opt.zero_grad()
+            with torch.no_grad():
+                for p, m in zip(net.parameters(), master, strict=True):
+                    p.copy_(m)
+        return net, master, opt
+
+    trace, n = traced(code), 2 * (256 * 256 + 256)
+    assert dict(trace.by_category("end")) == {"optimizer_state": 8 * n + 4 * 4, "parameter": (2 + 4) * n}  # 4 counters
+    assert by_source(trace, "end")["master = [p.detach().float().requires_grad_() for p in net.parameters()]"] == 4 * n
+    at_peak = trace.by_category("peak")
+    assert (at_peak["parameter"], at_peak["optimizer_state"]) == (6 * n, 8 * n + 16)
+    found = trace.findings()
+    assert of_kind(found, *UNUSUAL) == []
+    (state,) = of_kind(found, "step")
+    assert state.bytes == 8 * n + 16
+    assert state.title.endswith("before the first step" if resumed else "in the first step")
+    assert ("allocated before the first optimizer step" in state.evidence[0]) == resumed
+
+
+def test_a_flat_buffer_for_gradients_stays_and_is_no_activation():
+    def code():
+        net = nn.Sequential(*[nn.Linear(128, 128) for _ in range(4)])
+        flat = torch.zeros(sum(p.numel() for p in net.parameters()))
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(8):
+            net(torch.rand(8, 128)).pow(2).mean().backward()
+            at = 0
+            for p in net.parameters():
+                flat[at : at + p.numel()].copy_(p.grad.view(-1))
+                at += p.numel()
+            opt.step()
+            opt.zero_grad()
+        return net, flat, opt
+
+    trace, parameters = traced(code), 4 * 4 * (128 * 128 + 128)
+    (flat,) = [b for b in trace.live_at("end") if trace.site(b).source.startswith("flat = torch.zeros(")]
+    assert trace.blocks["size"][flat] == parameters
+    for at in ("peak", "end"):
+        assert flat in trace.live_at(at)
+        assert trace.by_category(at)["parameter"] == parameters
+    assert sum(trace.by_category("end").values()) == 2 * parameters
+    assert trace.by_category("peak").get("activation", 0) < parameters / 10  # eight rows, not the buffer
+    assert "activation" not in trace.by_category("end")
+    assert of_kind(trace.findings(), *UNUSUAL) == []
+
+
+class Adapted(nn.Module):
+    """A frozen layer with a narrow way past it."""
+
+    def __init__(self, width, rank):
+        super().__init__()
+        self.base = nn.Linear(width, width, bias=False).requires_grad_(requires_grad=False)
+        self.a, self.b = nn.Linear(width, rank, bias=False), nn.Linear(rank, width, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.b(self.a(x))
+
+
+def test_adapters_cut_the_optimizers_state_and_no_activations():
+    width, rank, rows, layers = 128, 4, 2048, 4
+
+    def tuned(make):
+        def code():
+            net = nn.Sequential(*[m for _ in range(layers) for m in (make(), nn.Tanh())])
+            opt = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad])
+            for _ in range(6):
+                net(torch.rand(rows, width)).mean().backward()
+                opt.step()
+                opt.zero_grad()
+            return net, opt
+
+        return traced(code)
+
+    full, lora = tuned(lambda: nn.Linear(width, width, bias=False)), tuned(lambda: Adapted(width, rank))
+    weights, adapters, hidden = (4 * layers * n for n in (width * width, 2 * width * rank, rows * width))
+    assert dict(full.by_category("end")) == {"parameter": weights, "optimizer_state": 2 * weights + 4 * layers}
+    assert dict(lora.by_category("end")) == {
+        "parameter": weights + adapters,
+        "optimizer_state": 2 * adapters + 4 * 2 * layers,
+    }
+    assert full.by_category("peak")["activation"] == pytest.approx(hidden, abs=64)  # outputs of tanh; the mean
+    narrow = 4 * rows * rank * layers  # what a gives to b
+    assert lora.by_category("peak")["activation"] == pytest.approx(hidden + narrow, abs=64)
+    for trace in (full, lora):
+        assert next(iter(trace.by_category("peak"))) == "activation"
+        assert of_kind(trace.findings(), "growth", "held") == []
+    assert lora.by_category("peak")["optimizer_state"] < 0.01 * lora.peak_allocated
+    assert of_kind(lora.findings(), "step", "spike") == []
+
+
+class Scaled(nn.Module):
+    """Gives what it scaled to a function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.w = function, nn.Parameter(torch.ones(KiB))
+
+    def forward(self, x):
+        return self.function(x * self.w)
+
+
+NUMBERS = 64 * KiB
+
+
+@pytest.mark.parametrize(
+    ("function", "kept"),
+    [
+        pytest.param(lambda x: torch.native_dropout(x, 0.5, train=True)[0], NUMBERS, id="a mask of one byte"),
+        pytest.param(lambda x: functional.dropout(x, 0.5), 4 * NUMBERS, id="a CPU's mask in the input's dtype"),
+        pytest.param(lambda x: functional.dropout(x, 0.5, training=False), 0, id="no mask outside training"),
+        pytest.param(
+            lambda x: functional.layer_norm(x, (KiB,)), 4 * NUMBERS + 2 * 4 * 64, id="the input and statistics"
+        ),
+        pytest.param(lambda x: x.neg(), 0, id="nothing"),
+    ],
+)
+def test_what_dropout_and_a_norm_save_for_backward(function, kept):
+    def code():
+        net = Scaled(function)
+        for _ in range(5):
+            net(torch.rand(64, KiB)).sum().backward()
+            net.zero_grad()
+        return net, net(torch.rand(64, KiB))
+
+    trace = traced(code)
+    now = trace.by_category("end")
+    assert now["activation"] == 4 * NUMBERS + kept  # its output, and what it saved
+    assert now["parameter"] == 4 * KiB
+    assert now["input"] == 4 * NUMBERS
+    assert of_kind(trace.findings(), "growth") == []
 
 
 # -- spikes -----------------------------------------------------------------------------------------------------------

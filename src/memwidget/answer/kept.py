@@ -81,7 +81,12 @@ def once(trace: Trace, steps: Steps) -> tuple[list[Finding], I64]:
     found = []
     size = int(blocks["size"][state].sum())
     if worth(trace, size):
-        when = " in the first step" if steps.n and born[state].max() < steps.bounds[1] else ""
+        last = born[state].max()
+        when, made = (" in the first step" if steps.n and last < steps.bounds[1] else ""), "in the first optimizer step"
+        # Any optimizer's steps: the one that steps most often need not be the one whose state this is.
+        starts = [band.lo for band in trace.bands if band.name.startswith("Optimizer.step#")]
+        if starts and last < min(starts):  # loaded from a checkpoint, or made with the optimizer (Adagrad)
+            when, made = " before the first step", "before the first optimizer step"
         found.append(
             told(
                 trace,
@@ -90,14 +95,14 @@ def once(trace: Trace, steps: Steps) -> tuple[list[Finding], I64]:
                 state,
                 [
                     (
-                        f"{many(len(state), 'block')} were allocated in the first optimizer step and stay; later steps "
+                        f"{many(len(state), 'block')} were allocated {made} and stay; later steps "
                         "add none: this is no leak."
                     ),
                     "A resumed run has it before its first forward pass.",
                 ],
                 "Expected. Less of it: an optimizer with smaller state (SGD, Adafactor, 8-bit Adam), or sharded state.",
                 certain=True,
-                moment=int(born[state].max()) + 1,
+                moment=int(last) + 1,
             )
         )
     size = int(blocks["size"][work].sum())
