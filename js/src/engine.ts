@@ -35,12 +35,16 @@ interface Order {
   reject(error: Error): void;
 }
 
+/** A page that asks for no picture at first gets its worker after this long all the same, ms. */
+const HIRE_WITHIN = 1_000;
+
 export class Engine {
   readonly data: Data;
   readonly timeline: Timeline;
   /** Settles once pictures can be drawn, in the worker or here. */
   readonly ready: Promise<void>;
   #worker: Worker | null = null;
+  #hireLater: ReturnType<typeof setTimeout> | undefined;
   #becomeReady: () => void = () => {};
   #isReady = false;
   #closed = false;
@@ -61,14 +65,21 @@ export class Engine {
     this.ready = new Promise((resolve) => {
       this.#becomeReady = resolve;
     });
-    // The worker starts first, so that it and this thread prepare at the same time.
-    if (options.worker !== "off") this.#hire();
-    try {
-      this.timeline = new Timeline(data);
-    } catch (error) {
-      this.#dismiss();
-      throw error;
+    // This thread prepares and draws the first picture; the worker comes after it.
+    this.timeline = new Timeline(data);
+    if (options.worker === "off") {
+      this.#open();
+    } else {
+      this.#hireLater = setTimeout(() => this.#hireNow(), HIRE_WITHIN);
     }
+  }
+
+  /** After the first picture, or when none was asked for: handing the columns over takes this thread 300 ms. */
+  #hireNow(): void {
+    clearTimeout(this.#hireLater);
+    if (this.#hireLater === undefined || this.#closed) return;
+    this.#hireLater = undefined;
+    this.#hire();
     if (this.#worker === null) this.#open();
   }
 
@@ -108,6 +119,7 @@ export class Engine {
   /** End the worker; orders still open resolve to null. */
   close(): void {
     this.#closed = true;
+    clearTimeout(this.#hireLater);
     this.#dismiss();
     this.#drawing?.resolve(null);
     this.#waiting?.resolve(null);
@@ -180,7 +192,7 @@ export class Engine {
   #next(): void {
     if (this.#drawing !== null || this.#waiting === null) return;
     // The first picture does not wait for the worker to start and prepare: this thread is prepared by then.
-    if (!this.#isReady && this.#shown !== null) return;
+    if (!this.#isReady && this.#worker !== null && this.#shown !== null) return;
     const order = this.#waiting;
     this.#waiting = null;
     this.#drawing = order;
@@ -219,6 +231,7 @@ export class Engine {
     order.resolve(picture);
     // After the caller has seen the picture: only then is the one before it free.
     queueMicrotask(() => this.#next());
+    if (this.#hireLater !== undefined) setTimeout(() => this.#hireNow(), 0);
   }
 }
 
