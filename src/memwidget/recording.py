@@ -64,6 +64,18 @@ CATEGORIES = (
     "unknown",
 )
 
+#: The categories that torch.profiler's memory timelines know, in the order of their columns.
+TORCH_CATEGORIES = (
+    "parameter",
+    "optimizer_state",
+    "input",
+    "temporary",
+    "activation",
+    "gradient",
+    "autograd_detail",
+    "unknown",
+)
+
 
 #: Where a label was sampled: a model or optimizer that was handed over, the notebook's namespace, a module's call, an
 #: optimizer's step. "profiler": not sampled, but torch.profiler's own judgement.

@@ -21,25 +21,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memwidget.read.jsonstream import Stream, damaged
-from memwidget.recording import ACTION, CATEGORIES, RAW_TIMELINE, SAMPLED, Events, Labels, Recording, SnapshotError
+from memwidget.recording import (
+    ACTION,
+    CATEGORIES,
+    RAW_TIMELINE,
+    SAMPLED,
+    TORCH_CATEGORIES,
+    Events,
+    Labels,
+    Recording,
+    SnapshotError,
+)
 
 if TYPE_CHECKING:
     from memwidget.recording import I64
 
 #: torch's categories in the order of its files, as codes of ours.
-TORCH_ORDER = tuple(
-    CATEGORIES.index(name)
-    for name in (
-        "parameter",
-        "optimizer_state",
-        "input",
-        "temporary",
-        "activation",
-        "gradient",
-        "autograd_detail",
-        "unknown",
-    )
-)
+TORCH_ORDER = tuple(CATEGORIES.index(name) for name in TORCH_CATEGORIES)
 _UNKNOWN = CATEGORIES.index("unknown")
 #: Bytes and times of a real file are far below; sums of as many rows as a file can hold stay below 2**63.
 MAX_BYTES = 1 << 44

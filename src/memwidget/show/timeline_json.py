@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memwidget.recording import CATEGORIES
+from memwidget.recording import CATEGORIES, TORCH_CATEGORIES
 from memwidget.trace.reduce import BEFORE
 
 if TYPE_CHECKING:
@@ -22,19 +22,12 @@ if TYPE_CHECKING:
 
     from memwidget.trace.trace import Trace
 
-TORCH_ORDER = (
-    "parameter",
-    "optimizer_state",
-    "input",
-    "temporary",
-    "activation",
-    "gradient",
-    "autograd_detail",
-    "unknown",
-)
 _STAND_IN = {"buffer": "parameter", "output": "activation"}
 _PLACE = np.array(
-    [TORCH_ORDER.index(name if name in TORCH_ORDER else _STAND_IN.get(name, "unknown")) for name in CATEGORIES]
+    [
+        TORCH_CATEGORIES.index(name if name in TORCH_CATEGORIES else _STAND_IN.get(name, "unknown"))
+        for name in CATEGORIES
+    ]
 )
 
 
@@ -52,9 +45,9 @@ def to_timeline_json(trace: Trace, path: str | os.PathLike[str]) -> Path:
         )
     blocks, n = trace.blocks, trace.n_events
     code = blocks["category"].astype(np.intp)
-    place = np.append(_PLACE, np.full(256 - len(_PLACE), TORCH_ORDER.index("unknown")))[code]
+    place = np.append(_PLACE, np.full(256 - len(_PLACE), TORCH_CATEGORIES.index("unknown")))[code]
     born, freed = blocks["alloc_event"], blocks["free_requested_event"]
-    change = np.zeros((n + 1, len(TORCH_ORDER)), np.int64)
+    change = np.zeros((n + 1, len(TORCH_CATEGORIES)), np.int64)
     there = freed != BEFORE
     np.add.at(change, (born[there] + 1, place[there]), blocks["size"][there])  # born -1: at moment 0
     gone = freed >= 0
