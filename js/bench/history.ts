@@ -27,6 +27,9 @@ export function random(seed: number): () => number {
   };
 }
 
+/** Places in header.categories. */
+const [PARAMETER, OPTIMIZER_STATE, ACTIVATION, TEMPORARY] = [0, 3, 5, 6];
+
 /**
  * A training run: blocks that stay, then steps in which `kept` blocks pile up, with short-lived ones between, and go in
  * reverse order, with short-lived ones between.
@@ -39,12 +42,14 @@ export function training(shape: Shape): Data {
   const made = new Int32Array(most);
   const asked = new Int32Array(most).fill(-1);
   const freed = new Int32Array(most).fill(-1);
+  const category = new Uint8Array(most);
   let event = 0;
   let blocks = 0;
-  const alloc = (): number => {
+  const alloc = (kind: number): number => {
     // From 512 bytes to 64 MiB, mostly small: the mix of a transformer's step.
     size[blocks] = 512 * Math.ceil(2 ** (17 * next() ** 2));
     made[blocks] = event;
+    category[blocks] = kind;
     action[event++] = 0;
     return blocks++;
   };
@@ -54,15 +59,15 @@ export function training(shape: Shape): Data {
     freed[block] = event;
     action[event++] = 2;
   };
-  for (let i = 0; i < shape.resident; i++) alloc();
+  for (let i = 0; i < shape.resident; i++) alloc(i % 3 === 0 ? PARAMETER : OPTIMIZER_STATE);
   const step = shape.kept * 3 + 2 * shape.kept * shape.churn * 3;
   while (event + Math.min(step, 2 * shape.kept) < shape.events) {
     const kept: number[] = [];
     const churn = (): void => {
-      for (let i = 0; i < shape.churn && event + 4 + 2 * kept.length < shape.events; i++) free(alloc());
+      for (let i = 0; i < shape.churn && event + 4 + 2 * kept.length < shape.events; i++) free(alloc(TEMPORARY));
     };
     for (let i = 0; i < shape.kept && event + 3 + 2 * kept.length < shape.events; i++) {
-      kept.push(alloc());
+      kept.push(alloc(ACTIVATION));
       churn();
     }
     while (kept.length > 0) {
@@ -79,6 +84,7 @@ export function training(shape: Shape): Data {
     alloc_event: made.slice(0, blocks),
     free_requested_event: asked.slice(0, blocks),
     free_event: freed.slice(0, blocks),
+    category: category.slice(0, blocks),
   });
 }
 
@@ -160,6 +166,7 @@ function headerOf(events: number, blocks: number, strings: string[], columns: ob
   const palette: Palette = {
     site: gray,
     category: gray.slice(0, 11),
+    phase: [],
     ramp: gray.slice(0, 8),
     stream: gray.slice(0, 8),
     pool: gray.slice(0, 8),
@@ -195,6 +202,7 @@ function headerOf(events: number, blocks: number, strings: string[], columns: ob
     facts: {},
     no_stack: {},
     categories: [],
+    phases: [],
     palette: { light: palette, dark: palette },
     columns: Object.entries(columns)
       .filter((entry): entry is [string, Column] => ArrayBuffer.isView(entry[1]))

@@ -8,6 +8,7 @@
 import { type Camera, pan, fit as wholeView, zoomAt, zoomBytesAt } from "../src/camera.js";
 import { type Picture, sweep } from "../src/columns.js";
 import { Engine } from "../src/engine.js";
+import type { Order } from "../src/model.js";
 import { compileQuery } from "../src/search.js";
 import { Timeline } from "../src/timeline.js";
 import type { Data } from "../src/wire.js";
@@ -57,7 +58,7 @@ export function script(timeline: Timeline): Camera[] {
   return cameras;
 }
 
-export async function measure(name: string, data: Data, rest: () => Promise<void>): Promise<Figures> {
+export async function measure(name: string, data: Data, order: Order, rest: () => Promise<void>): Promise<Figures> {
   const pixels = new Uint32Array(WIDTH * HEIGHT);
   const colors = new Uint32Array(data.n_blocks + 1).map((_, i) => Math.imul(i, 0x9e3779b1) | 0xff000000);
   let picture: Picture | null = null;
@@ -66,14 +67,14 @@ export async function measure(name: string, data: Data, rest: () => Promise<void
   };
   const frame = (timeline: Timeline, camera: Camera): number => {
     const start = performance.now();
-    picture = sweep(timeline, { ...camera, width: WIDTH, height: HEIGHT }, picture);
+    picture = sweep(timeline, { ...camera, order, width: WIDTH, height: HEIGHT }, picture);
     color(picture.ids);
     return performance.now() - start;
   };
 
   const asked = performance.now();
   const engine = Engine.create(data);
-  const drawn = await engine.draw({ ...wholeView(engine.timeline, "events"), width: WIDTH, height: HEIGHT });
+  const drawn = await engine.draw({ ...wholeView(engine.timeline, "events"), order, width: WIDTH, height: HEIGHT });
   color((drawn as Picture).ids);
   const byEngine = performance.now() - asked;
   engine.close();
@@ -110,11 +111,13 @@ export async function measure(name: string, data: Data, rest: () => Promise<void
   };
 }
 
-/** Both histories, one after the other. */
+/** Both histories in both orders, one after the other. */
 export async function memwidgetBench(rest: () => Promise<void> = async () => {}): Promise<Figures[]> {
   return [
-    await measure("gpt2_1m-like, 1,500 live", training(GPT2_1M), rest),
-    await measure("crowded, 50,000 live", training(CROWDED), rest),
+    await measure("gpt2_1m-like, 1,500 live", training(GPT2_1M), "age", rest),
+    await measure("gpt2_1m-like, by category", training(GPT2_1M), "category", rest),
+    await measure("crowded, 50,000 live", training(CROWDED), "age", rest),
+    await measure("crowded, by category", training(CROWDED), "category", rest),
   ];
 }
 

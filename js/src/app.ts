@@ -16,7 +16,7 @@ import { Gestures } from "./gestures.js";
 import { attach } from "./interact.js";
 import { attachKeys, helpSheet } from "./keys.js";
 import type { Source } from "./link.js";
-import type { Axis, ColorBy, Model, Overview, Traits } from "./model.js";
+import type { Axis, ColorBy, Model, Order, Overview, Traits } from "./model.js";
 import { detailPanel } from "./panel_detail.js";
 import { momentPanel, type PanelContext, rangePanel } from "./panel_moment.js";
 import { Scene } from "./scene.js";
@@ -109,6 +109,7 @@ export class App {
       fit: () => this.gestures.fit(),
       query: (text) => this.push("query", text),
       colorBy: (mode: ColorBy) => this.push("color_by", mode),
+      order: (order: Order) => this.push("order", order),
       axis: (axis: Axis) => this.push("axis", axis),
       device: (device) => this.push("device", device),
       view: (view) => this.push("view", view),
@@ -148,7 +149,6 @@ export class App {
           this.scene.stage,
           this.views.allocator.element,
           this.further.element,
-          this.views.about,
           this.foot.element,
         ),
         this.side.splitter,
@@ -208,6 +208,11 @@ export class App {
         this.frames.request("view");
       },
       color_by: () => this.recolor(),
+      order: () => {
+        this.cross = -1;
+        this.showTools();
+        this.frames.request("view");
+      },
       device: () => void this.load(),
       theme: () => this.applyTheme(),
       height: () => this.sizing.applyHeight(),
@@ -222,6 +227,11 @@ export class App {
   get axis(): Axis {
     const hasTime = this.loaded?.engine.timeline.hasTime ?? true;
     return this.model.get("axis") === "time" && hasTime ? "time" : "events";
+  }
+
+  /** Without labels there is nothing to stack by but age. */
+  get order(): Order {
+    return this.model.get("order") === "category" && this.loaded?.data.header.has_labels ? "category" : "age";
   }
 
   get selection(): number {
@@ -321,6 +331,8 @@ export class App {
       peak: header.peak_allocated,
       ooms: header.oom.length,
       hasTime: header.has_time,
+      labels: header.has_labels,
+      phases: header.phases.length > 0,
     });
     this.label(this.summary(data));
     this.showTools();
@@ -350,7 +362,15 @@ export class App {
     }
     const { device, peak_allocated } = overview;
     const devices = [{ device, peak_allocated }];
-    this.toolbar.describe({ ...overview, devices, peak: peak_allocated, ooms: 0, hasTime: true });
+    this.toolbar.describe({
+      ...overview,
+      devices,
+      peak: peak_allocated,
+      ooms: 0,
+      hasTime: true,
+      labels: false,
+      phases: false,
+    });
     this.label(overview.summary || `Memory timeline of ${overview.name}: peak ${bytes(peak_allocated)}`);
     this.status(`${count(overview.n_events)} events, ${count(overview.n_blocks)} blocks`);
     this.frames.schedule();
@@ -405,8 +425,8 @@ export class App {
   }
 
   showTools(): void {
-    const colorBy = this.model.get("color_by");
-    this.toolbar.show({ query: this.model.get("query"), colorBy, axis: this.axis, panelOpen: this.panelOpen });
+    const { axis, order, panelOpen } = this;
+    this.toolbar.show({ query: this.model.get("query"), colorBy: this.model.get("color_by"), order, axis, panelOpen });
   }
 
   // ---- search ----

@@ -102,9 +102,9 @@ export class SegmentChart {
   }
 }
 
-/** A segment has no category of its own; "auto" is the line that made it. */
+/** A segment has no category and no phase of its own; "auto" is the line that made it. */
 export function segmentMode(choice: ColorBy): Mode {
-  return choice === "auto" ? "site" : choice;
+  return choice === "auto" || choice === "phase" ? "site" : choice;
 }
 
 function lastPositive(values: Float64Array): number {

@@ -3,15 +3,16 @@
 
 import { bytes } from "./format.js";
 import type { ColorBy } from "./model.js";
+import { kindQuery } from "./search.js";
 import type { Theme } from "./theme.js";
-import type { Data } from "./wire.js";
+import { type Data, stringAt } from "./wire.js";
 
 /** Steps of size and of age. */
 const STEPS = 8;
 
-/** Entries that a legend names; the rest is "more". Of categories there are eleven, and the user's own. */
+/** Entries that a legend names; the rest is "more". Of categories there are eleven, and the user's own; so of phases. */
 const LEGEND_LIMIT = 6;
-const CATEGORY_LIMIT = 14;
+const KIND_LIMIT = 14;
 
 const UNKNOWN = 10;
 
@@ -36,9 +37,9 @@ export interface Legend {
 
 export type Mode = Exclude<ColorBy, "auto">;
 
-/** "auto" is category where any block has one that says what it was for, else the call site. */
+/** "auto" is category where any block has one that says what it was for, else the call site; so is a phase of none. */
 export function modeOf(data: Data, choice: ColorBy): Mode {
-  if (choice !== "auto") {
+  if (choice !== "auto" && (choice !== "phase" || data.header.phases.length > 0)) {
     return choice;
   }
   return data.header.has_labels ? "category" : "site";
@@ -94,6 +95,8 @@ export function blockColor(data: Data, mode: Mode, theme: Theme, block: number):
     }
     case "category":
       return palette.category[data.category[block] ?? UNKNOWN] ?? palette.none;
+    case "phase":
+      return palette.phase[data.phase[block] ?? -1] ?? palette.none;
     case "size":
       return palette.ramp[sizeStep(data, block)] ?? palette.none;
     case "age":
@@ -123,6 +126,7 @@ export function lookupTable(data: Data, mode: Mode, theme: Theme, background: st
   const ways: Record<Mode, [readonly string[], (block: number) => number]> = {
     site: [palette.site, (block: number) => siteColor(data, block)],
     category: [palette.category, (block: number) => data.category[block] as number],
+    phase: [palette.phase, (block: number) => data.phase[block] as number],
     size: [palette.ramp, (block: number) => sizeStep(data, block)],
     age: [palette.ramp, (block: number) => ageStep(data, block)],
     stream: [palette.stream, (block: number) => wrapped(data.stream[block] as number, palette.stream)],
@@ -196,30 +200,33 @@ export function legendOf(data: Data, mode: Mode, theme: Theme): Legend {
       entries: palette.ramp.map((color, step) => ({ color, label: ends[step < STEPS / 2 ? 0 : 1] ?? "" })),
     };
   }
-  const named: Record<"stream" | "pool" | "category", [readonly string[], readonly string[], ArrayLike<number>]> = {
-    stream: [palette.stream, header.streams, data.stream],
-    pool: [palette.pool, header.pools, data.pool],
-    category: [palette.category, header.categories.map((label) => label.replaceAll("_", " ")), data.category],
-  };
   if (mode === "site") {
     return { ramp: false, entries: [] };
   }
-  const [colors, labels, column] = named[mode];
-  const used = new Uint8Array(labels.length);
+  const named: Record<typeof mode, [readonly string[], ArrayLike<number>]> = {
+    stream: [header.streams, data.stream],
+    pool: [header.pools, data.pool],
+    category: [header.categories.map((label) => label.replaceAll("_", " ")), data.category],
+    phase: [header.phases.map((name) => stringAt(data, name)), data.phase],
+  };
+  const [labels, column] = named[mode];
+  const colors = palette[mode];
+  const used = new Set<number>();
   for (let block = 0; block < column.length; block++) {
-    used[column[block] as number] = 1;
+    used.add(column[block] as number);
   }
-  const entries = labels
-    .map((label, index) => ({ color: cycle(colors, index) ?? palette.none, label, used: used[index] }))
-    .filter((entry) => entry.used)
-    .map(
-      ({ color, label }): LegendEntry =>
-        mode === "category" ? { color, label, query: `"category:${label}"` } : { color, label },
-    );
+  const kinds = mode === "category" || mode === "phase";
+  const entries = labels.flatMap((label, index): LegendEntry[] => {
+    const color = cycle(colors, index) ?? palette.none;
+    return used.has(index) ? [kinds ? { color, label, query: kindQuery(mode, label) } : { color, label }] : [];
+  });
+  if (mode === "phase" && used.has(-1)) {
+    entries.push({ color: palette.none, label: "no phase", query: kindQuery(mode, "") });
+  }
   if (mode === "category" && data.reason.includes(GUESS)) {
     entries.push({ color: "", label: "hatched: a guess" });
   }
-  const limit = mode === "category" ? CATEGORY_LIMIT : LEGEND_LIMIT;
+  const limit = kinds ? KIND_LIMIT : LEGEND_LIMIT;
   const rest = entries.length - limit;
   return {
     ramp: false,

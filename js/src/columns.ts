@@ -2,20 +2,23 @@
  * The sweep: a window of the timeline -> an id buffer, one uint32 a pixel.
  *
  * Owns what a pixel shows. Each pixel column shows one moment, the highest (by active) of those that fall in it, so that
- * no spike is lost; from the bottom up stand the live blocks in order of id, then the pending frees in order of id. A
- * pixel belongs to the block that covers its centre, so a block of at least a pixel's height is never left out.
+ * no spike is lost; from the bottom up stand the live blocks in order of id, then the pending frees in order of id; or
+ * both by category, and in order of id within each. A pixel belongs to the block that covers its centre, so a block of
+ * at least a pixel's height is never left out.
  *
  *     row 0      ..........pp......      0            nothing
  *                .......pppp3333...      id + 1       solid: together exactly `allocated` high
  *                ...333333332222...      id + 1 | PENDING: on top of it, up to `active`
  *     row h-1    111111111111111111
  *
- * The sweep goes from left to right and carries the live blocks along, in slots ordered by id; a block that ends leaves
- * its slot empty. Slots are summed up by eights and by sixty-fours, so that the walk up a column passes over runs that
- * reach no pixel's centre, and pixels below the lowest change stay as they are. So a column costs the events since the
- * last one (a look each) plus what is seen of it; the blocks that are live but thinner than a pixel cost next to nothing.
+ * The sweep goes from left to right and carries the live blocks along, in one lane (lane.ts) or one a category: ids come
+ * in ascending order, so a new block always goes on top of its lane. Pixels below the lowest change stay as they are. So
+ * a column costs the events since the last one (a look each) plus what is seen of it; the blocks that are live but
+ * thinner than a pixel cost next to nothing.
  */
 
+import { CHUNK, GROUP, Lane } from "./lane.js";
+import type { Order } from "./model.js";
 import { lowerBound, NEVER, type Timeline } from "./timeline.js";
 
 /** Set in a pixel whose block waits for its free to complete. */
@@ -28,6 +31,8 @@ export interface View {
   lo: number;
   hi: number;
   axis: "events" | "time";
+  /** How blocks are stacked; "age" where it is left out. */
+  order?: Order;
   /** Device pixels. */
   width: number;
   height: number;
@@ -51,9 +56,6 @@ export interface Picture {
   reserved: Float64Array;
 }
 
-/** Slots in a group and in a chunk, as shifts: 8 and 64. With 50,000 live blocks a column takes 12,000 steps, not 50,000. */
-const GROUP = 3;
-const CHUNK = 6;
 /** Columns turned from columns to rows at once: 16 uint32 are one cache line of the picture. */
 const TILE = 16;
 
@@ -104,20 +106,14 @@ class Sweeper {
   readonly #leaves: Int32Array;
   /** The slot of a block that is in the stack. */
   readonly #slotOf: Int32Array;
-  /** Block and bytes of a slot; -1 and 0 once it is empty. */
-  #id = new Int32Array(0);
-  #size = new Float64Array(0);
-  #groupSum = new Float64Array(0);
-  #chunkSum = new Float64Array(0);
-  /** Slots in use, empty ones included, and blocks in them. */
-  #used = 0;
-  #live = 0;
+  /** From the bottom up. */
+  readonly #lanes: Lane[] = [];
+  /** The lane of each block; null where one lane holds them all. */
+  #laneOf: Uint8Array | null = null;
   #pending: number[] = [];
   /** The moment the slots stand at; blocks below `made` have been taken in. */
   #moment = 0;
   #made = 0;
-  /** Lowest slot that is no longer as drawn. */
-  #dirty = 0;
   /** The column being drawn, bottom row first, and each row's centre in bytes (one more, Infinity, as a stop). */
   #column = new Uint32Array(0);
   #centre = new Float64Array(0);
@@ -142,6 +138,7 @@ class Sweeper {
     const { moments, ids } = picture;
     columnMoments(this.#timeline, view, moments);
     this.#setRows(view);
+    this.#laneOf = view.order === "category" ? (this.#timeline.history.category ?? null) : null;
     this.#start(moments[0] as number);
     for (let left = 0; left < width; left += TILE) {
       const right = Math.min(width, left + TILE);
@@ -178,15 +175,12 @@ class Sweeper {
   /** Take in the blocks of the nearest checkpoint that are still there at the first column's moment. */
   #start(moment: number): void {
     const { ids, moment: from } = this.#timeline.checkpoint(moment);
-    this.#groupSum.fill(0);
-    this.#chunkSum.fill(0);
-    this.#used = 0;
-    this.#live = 0;
+    for (const lane of this.#lanes) lane.clear();
     this.#pending.length = 0;
     for (let i = 0; i < ids.length; i++) this.#admit(ids[i] as number, moment);
+    this.#sortPending();
     this.#made = this.#timeline.madeBefore(from);
     this.#moment = moment;
-    this.#dirty = 0;
   }
 
   /** Let the blocks that ended before a moment go and take in those made since. */
@@ -212,80 +206,75 @@ class Sweeper {
     }
     this.#made = stop;
     this.#moment = moment;
-    if (pending.length > kept) pending.sort((a, b) => a - b);
-    if (this.#used > 1024 + 2 * this.#live) this.#compact();
+    if (pending.length > kept) this.#sortPending();
+    for (const lane of this.#lanes) lane.compact(this.#slotOf);
   }
 
-  /** Put a block on top, or among the pending ones where its free is already asked for. */
+  #sortPending(): void {
+    const lane = this.#laneOf;
+    this.#pending.sort((a, b) => (lane === null ? 0 : (lane[a] as number) - (lane[b] as number)) || a - b);
+  }
+
+  #lane(block: number): Lane {
+    const place = this.#laneOf === null ? 0 : (this.#laneOf[block] as number);
+    while (this.#lanes.length <= place) this.#lanes.push(new Lane());
+    return this.#lanes[place] as Lane;
+  }
+
+  /** Put a block on top of its lane, or among the pending ones where its free is already asked for. */
   #admit(block: number, moment: number): void {
     if ((this.#timeline.solidEnd[block] as number) < moment) {
       if ((this.#timeline.end[block] as number) >= moment) this.#pending.push(block);
       return;
     }
-    if (this.#used === this.#id.length) this.#grow();
-    this.#put(this.#used++, block, this.#timeline.history.size[block] as number);
-    this.#live++;
-  }
-
-  #put(slot: number, block: number, bytes: number): void {
-    this.#id[slot] = block;
-    this.#size[slot] = bytes;
-    this.#slotOf[block] = slot;
-    this.#groupSum[slot >> GROUP] = (this.#groupSum[slot >> GROUP] as number) + bytes;
-    this.#chunkSum[slot >> CHUNK] = (this.#chunkSum[slot >> CHUNK] as number) + bytes;
+    this.#lane(block).add(block, this.#timeline.history.size[block] as number, this.#slotOf);
   }
 
   #remove(block: number, moment: number): void {
-    const slot = this.#slotOf[block] as number;
-    const bytes = this.#size[slot] as number;
-    this.#id[slot] = -1;
-    this.#size[slot] = 0;
-    this.#groupSum[slot >> GROUP] = (this.#groupSum[slot >> GROUP] as number) - bytes;
-    this.#chunkSum[slot >> CHUNK] = (this.#chunkSum[slot >> CHUNK] as number) - bytes;
-    this.#live--;
-    if (slot < this.#dirty) this.#dirty = slot;
+    this.#lane(block).remove(this.#slotOf[block] as number);
     if ((this.#timeline.end[block] as number) >= moment) this.#pending.push(block);
-  }
-
-  /** Close the gaps once more than half of the slots stand empty: each block is moved a few times at most. */
-  #compact(): void {
-    const used = this.#used;
-    this.#groupSum.fill(0);
-    this.#chunkSum.fill(0);
-    let to = 0;
-    // Never writes past the slot it reads.
-    for (let slot = 0; slot < used; slot++) {
-      const block = this.#id[slot] as number;
-      if (block >= 0) this.#put(to++, block, this.#size[slot] as number);
-    }
-    this.#used = to;
-    this.#dirty = 0;
-  }
-
-  #grow(): void {
-    const slots = Math.max(4096, this.#id.length * 2);
-    this.#id = grown(this.#id, new Int32Array(slots));
-    this.#size = grown(this.#size, new Float64Array(slots));
-    this.#groupSum = grown(this.#groupSum, new Float64Array(slots >> GROUP));
-    this.#chunkSum = grown(this.#chunkSum, new Float64Array(slots >> CHUNK));
   }
 
   /** Redraw the column from the lowest changed chunk up. */
   #paint(): void {
-    const id = this.#id;
-    const size = this.#size;
-    const groupSum = this.#groupSum;
-    const chunkSum = this.#chunkSum;
+    const lanes = this.#lanes;
+    const column = this.#column;
+    let bytes = 0;
+    let row = -1;
+    for (const lane of lanes) {
+      const foot = bytes;
+      bytes += lane.bytes;
+      if (row < 0 && lane.dirty === lane.used) continue;
+      // What lies above a change has moved: it is drawn from its first slot on.
+      if (row >= 0) lane.dirty = 0;
+      let from = foot;
+      for (let c = 0; c < lane.dirty >> CHUNK; c++) from += lane.chunkSum[c] as number;
+      row = this.#paintLane(lane, from, row < 0 ? lowerBound(this.#centre, from) : row);
+      lane.dirty = lane.used;
+    }
+    if (row < 0) row = lowerBound(this.#centre, bytes);
+    let next = this.#centre[row] as number;
+    for (const block of this.#pending) {
+      bytes += this.#timeline.history.size[block] as number;
+      while (bytes > next) {
+        column[row++] = (block + 1) | PENDING;
+        next = this.#centre[row] as number;
+      }
+    }
+    if (row < this.#filled) column.fill(0, row, this.#filled);
+    this.#filled = row;
+  }
+
+  /** Draw a lane from its lowest changed chunk, which begins at `bytes`; returns the first row above it. */
+  #paintLane(lane: Lane, from: number, first: number): number {
+    const { id, size, groupSum, chunkSum, used } = lane;
     const centre = this.#centre;
     const column = this.#column;
     const height = column.length;
-    const used = this.#used;
-    const first = this.#dirty >> CHUNK;
-    let bytes = 0;
-    for (let c = 0; c < first; c++) bytes += chunkSum[c] as number;
-    let row = lowerBound(centre, bytes);
+    let bytes = from;
+    let row = first;
     let next = centre[row] as number;
-    for (let c = first; c << CHUNK < used && row < height; c++) {
+    for (let c = lane.dirty >> CHUNK; c << CHUNK < used && row < height; c++) {
       const chunkTop = bytes + (chunkSum[c] as number);
       if (chunkTop > next) {
         const lastGroup = Math.min((c + 1) << CHUNK, used + (1 << GROUP) - 1) >> GROUP;
@@ -309,22 +298,8 @@ class Sweeper {
       }
       bytes = chunkTop;
     }
-    for (const block of this.#pending) {
-      bytes += this.#timeline.history.size[block] as number;
-      while (bytes > next) {
-        column[row++] = (block + 1) | PENDING;
-        next = centre[row] as number;
-      }
-    }
-    if (row < this.#filled) column.fill(0, row, this.#filled);
-    this.#filled = row;
-    this.#dirty = used;
+    return row;
   }
-}
-
-function grown<A extends Int32Array | Float64Array>(from: A, to: A): A {
-  to.set(from);
-  return to;
 }
 
 function blank(view: View, reuse: Picture | null): Picture {

@@ -253,6 +253,7 @@ function copied(data: Data): History {
     free_event: data.free_event.slice(),
     reserved_moment: data.reserved_moment.slice(),
     reserved: data.reserved.slice(),
+    category: data.category.slice(),
   };
 }
 

@@ -109,7 +109,7 @@ export class Frames {
     this.app.saveWindow();
     const { chart } = loaded;
     loaded.chart
-      .draw({ ...loaded.viewport.camera, width, height })
+      .draw({ ...loaded.viewport.camera, order: this.app.order, width, height })
       .then((picture) => {
         this.sweeping = false;
         if (picture && loaded === this.app.loaded && chart === loaded.chart) {

@@ -1,4 +1,4 @@
-// The views that come in a file of their own (Live, Findings), and what the findings light up on the timeline. Owns when
+// The views that come in a file of their own (Live, Findings, About), and what the findings light up on the timeline. Owns when
 // their code and the findings are asked for: never before the first picture is there.
 
 import type { App, Loaded } from "./app.js";
@@ -19,6 +19,7 @@ export class Further {
   readonly app: App;
   readonly element = h("div", { class: "mw-further", hidden: true });
   readonly #place = h("p", { class: "mw-note mw-place", role: "status" });
+  readonly #about = h("div", { class: "mw-about-scroll", tabindex: "0", hidden: true });
   #code: More | null = null;
   #live: LiveView | null = null;
   #findings: FindingsView | null = null;
@@ -35,7 +36,7 @@ export class Further {
   }
 
   static has(view: ViewName): boolean {
-    return view === "live" || view === "findings";
+    return view === "live" || view === "findings" || view === "about";
   }
 
   // ---- the code ----
@@ -58,6 +59,10 @@ export class Further {
       if (this.#live && this.#findings) {
         this.#live.element.hidden = view !== "live";
         this.#findings.element.hidden = view !== "findings";
+        this.#about.hidden = view !== "about";
+      }
+      if (this.#code && view === "about") {
+        this.#about.replaceChildren(this.#code.aboutView(loaded.data, this.app.views.events(loaded)));
       }
     }
   }
@@ -104,7 +109,7 @@ export class Further {
     });
     this.#live = live;
     this.#findings = findings;
-    this.element.replaceChildren(live.element, findings.element);
+    this.element.replaceChildren(live.element, findings.element, this.#about);
     const observer = new ResizeObserver(() => this.refresh());
     observer.observe(live.flame.element);
     app.signal.addEventListener("abort", () => observer.disconnect(), { once: true });

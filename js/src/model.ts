@@ -4,7 +4,9 @@
 export const VIEWS = ["timeline", "allocator", "segments", "live", "findings", "about"] as const;
 export type ViewName = (typeof VIEWS)[number];
 export type Axis = "events" | "time";
-export type ColorBy = "auto" | "site" | "size" | "age" | "stream" | "pool" | "category";
+export type ColorBy = "auto" | "site" | "size" | "age" | "stream" | "pool" | "category" | "phase";
+/** How blocks are stacked: in order of allocation, or by category and so within each. */
+export type Order = "age" | "category";
 export type ThemeChoice = "auto" | "light" | "dark";
 
 /** What draws at once, before the kernel has sent anything; at most 64 KiB of JSON. */
@@ -36,6 +38,7 @@ export interface Traits extends Record<string, unknown> {
   query: string;
   axis: Axis;
   color_by: ColorBy;
+  order: Order;
   device: number;
   theme: ThemeChoice;
   height: number;
@@ -60,6 +63,7 @@ export const COLOR_MODES: readonly (readonly [ColorBy, string])[] = [
   ["stream", "stream"],
   ["pool", "pool"],
   ["category", "category"],
+  ["phase", "phase"],
 ];
 
 /** A model without a kernel behind it: an exported page. */
@@ -72,6 +76,7 @@ export function plainModel(values: Partial<Traits>): Model {
     query: "",
     axis: "events",
     color_by: "auto",
+    order: "age",
     device: 0,
     theme: "auto",
     height: 460,

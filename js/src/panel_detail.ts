@@ -16,7 +16,7 @@ import {
 } from "./facts.js";
 import { bytes, bytesExact } from "./format.js";
 import { stackView } from "./stack_view.js";
-import { blockName, type Data, noStackReason, stringAt } from "./wire.js";
+import { blockName, type Data, noStackReason, phaseOf, stringAt } from "./wire.js";
 
 /** Two columns: what, how much. Rows without a value are left out. */
 export function facts(rows: readonly (readonly [string, string | Node, string?])[]): HTMLElement {
@@ -79,7 +79,7 @@ export function detailPanel(data: Data, block: number, color: string): HTMLEleme
       ["Freed", life.died],
       ["Lived", life.lived],
       ["Step", foreign(stringAt(data, data.step[block] ?? -1))],
-      ["Phase", foreign(stringAt(data, data.phase[block] ?? -1))],
+      ["Phase", foreign(phaseOf(data, block))],
       ["Annotation", foreign(annotationsAt(data, moment).slice(-3).join(" › "))],
       ["Stream", data.header.streams[data.stream[block] ?? -1] ?? ""],
       ["Pool", data.header.pools[data.pool[block] ?? -1] ?? ""],

@@ -228,7 +228,7 @@ export class Scene {
     const moment = shown.moment >= 0 && there(shown.moment) ? shown.moment : begin;
     const { plot } = this.layout;
     const x = plot.x + momentToX(timeline, picture.view, moment + 0.5, plot.width);
-    const y = plot.y + bytesToY(picture.view, timeline.offsetAt(selection, moment), plot.height);
+    const y = plot.y + bytesToY(picture.view, timeline.offsetAt(selection, moment, picture.view.order), plot.height);
     context.save();
     clipTo(context, plot);
     context.beginPath();

@@ -3,7 +3,7 @@
  *
  * Owns what a query means. Words are parted by blanks ("quoted text" is one word), case does not matter, and a block
  * must match every word, each one by any of: a function, file or line of its stack, its user metadata, its name (of a
- * parameter or module), its category ("category:optimizer state", the whole word), or its address:
+ * parameter or module), its category or phase ("category:optimizer state", the whole word), or its address:
  * 0x7f6d (begins with, or lies inside the block), b7f6d3a000000_0 (a block's name; without _0 any use of the address).
  * Texts are interned, so a word is compared with each frame once and blocks only look up the answer of their stack.
  */
@@ -67,7 +67,7 @@ function keep(data: Data, word: string, blocks: Uint8Array): void {
   const stacks = stacksWith(data, word);
   const strings = metadataWith(data, word);
   const labels = labelsWith(data, word);
-  const categories = categoriesWith(data, word);
+  const kind = kindWith(data, word);
   const address = parseAddress(word);
   const { stack, metadata } = data;
   for (let b = 0; b < blocks.length; b++) {
@@ -78,7 +78,7 @@ function keep(data: Data, word: string, blocks: Uint8Array): void {
     if (m >= 0 && strings.has(m)) continue;
     const l = data.label[b] as number;
     if (l >= 0 && labels.has(l)) continue;
-    if (categories?.has(data.category[b] as number)) continue;
+    if (kind?.values.has(kind.of[b] as number)) continue;
     if (address !== null && matchesAddress(data, b, address)) continue;
     blocks[b] = 0;
   }
@@ -117,13 +117,23 @@ function labelsWith(data: Data, word: string): Set<number> {
 
 const labelStrings = new WeakMap<Data, Set<number>>();
 
-/** "category:optimizer state" or "category:optimizer_state"; null where the word asks for none. */
-function categoriesWith(data: Data, word: string): Set<number> | null {
-  if (!word.startsWith("category:")) return null;
-  const wanted = word.slice("category:".length).replaceAll("_", " ");
-  const names = data.header.categories.map((name) => name.toLowerCase().replaceAll("_", " "));
-  return new Set([...names.keys()].filter((i) => names[i] === wanted));
+/** A query for the blocks of a category or a phase; "phase:" alone for those of no phase. */
+export function kindQuery(key: "category" | "phase", label: string): string {
+  return `"${key}:${label.replaceAll('"', "")}"`;
 }
+
+/** Of "category:optimizer_state" or "phase:forward" the column and the values to look for; null for any other word. */
+function kindWith(data: Data, word: string): { of: ArrayLike<number>; values: Set<number> } | null {
+  const [, key, wanted] = /^(category|phase):(.*)$/s.exec(word) ?? [];
+  if (key === undefined) return null;
+  const plain = (text = ""): string => text.toLowerCase().replace(/_/g, " ").replace(/"/g, "");
+  const { categories, phases } = data.header;
+  const names = key === "phase" ? phases.map((name) => stringAt(data, name)) : categories;
+  const values = new Set([...names.keys()].filter((i) => plain(names[i]) === plain(wanted)));
+  if (wanted === "") values.add(-1);
+  return { of: key === "phase" ? data.phase : data.category, values };
+}
+
 const textsOfFrames = new WeakMap<Data, string[]>();
 
 /** What a word is compared with, one text a frame: "path:line function", and the label as shown on screen. */

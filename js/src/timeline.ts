@@ -13,6 +13,7 @@
  * at m are: those of an earlier moment that have not ended, then that range without the ended ones. No event is replayed.
  */
 
+import type { Order } from "./model.js";
 import type { History } from "./wire.js";
 
 /** Stands for "not freed in this recording" in `solidEnd` and `end`. */
@@ -128,13 +129,15 @@ export class Timeline {
   }
 
   /** Bytes below a block at a moment at which it lives; for a pending one, counted through the pending layer. */
-  offsetAt(block: number, moment: number): number {
+  offsetAt(block: number, moment: number, order: Order = "age"): number {
+    const category = order === "category" ? this.history.category : undefined;
+    const own = category?.[block] ?? 0;
     let below = 0;
     const pending = this.isPending(block, moment);
     if (pending) below = this.allocated[moment] as number;
     for (const other of pending ? this.pendingAt(moment) : this.liveAt(moment)) {
-      if (other >= block) break;
-      below += this.history.size[other] as number;
+      const above = (category?.[other] ?? 0) - own || other - block;
+      if (above < 0) below += this.history.size[other] as number;
     }
     return below;
   }

@@ -2,7 +2,7 @@
 
 import { button, h, name, setText } from "./dom.js";
 import { bytes, bytesExact, count } from "./format.js";
-import { type Axis, COLOR_MODES, type ColorBy, VIEWS, type ViewName } from "./model.js";
+import { type Axis, COLOR_MODES, type ColorBy, type Order, VIEWS, type ViewName } from "./model.js";
 import type { SearchResult } from "./search.js";
 
 export interface ToolbarActions {
@@ -11,6 +11,7 @@ export interface ToolbarActions {
   fit(): void;
   query(text: string): void;
   colorBy(mode: ColorBy): void;
+  order(order: Order): void;
   axis(axis: Axis): void;
   device(device: number): void;
   view(view: ViewName): void;
@@ -28,6 +29,30 @@ export interface Heading {
   peak: number;
   ooms: number;
   hasTime: boolean;
+  /** Whether blocks have categories, and whether phases made any. */
+  labels: boolean;
+  phases: boolean;
+}
+
+const ORDERS: readonly (readonly [Order, string])[] = [
+  ["age", "by age"],
+  ["category", "by category"],
+];
+
+function select<T extends string>(
+  label: string,
+  choices: readonly (readonly [T, string])[],
+  choose: (value: T) => void,
+): HTMLSelectElement {
+  const options = choices.map(([value, text]) => h("option", { value }, text));
+  const element = h("select", { class: "mw-select", "aria-label": label }, ...options);
+  element.addEventListener("change", () => choose(element.value as T));
+  return element;
+}
+
+/** A tool with its word, which goes where there is little room. */
+function labelled(word: string, tool: HTMLElement): HTMLElement {
+  return h("label", { class: "mw-label" }, h("span", { class: "mw-spare" }, word), tool);
 }
 
 export class Toolbar {
@@ -37,13 +62,17 @@ export class Toolbar {
   readonly #hits = h("span", { class: "mw-hits", "aria-live": "polite" });
   readonly #oom: HTMLButtonElement;
   readonly #color: HTMLSelectElement;
+  readonly #order: HTMLSelectElement;
   readonly #events: HTMLButtonElement;
   readonly #time: HTMLButtonElement;
   readonly #axis: HTMLElement;
   readonly #fit: HTMLButtonElement;
   readonly #colorLabel: HTMLElement;
+  readonly #orderLabel: HTMLElement;
   readonly #tabs: HTMLButtonElement[];
   #hasTime = true;
+  #phases = false;
+  #view: ViewName = "timeline";
   readonly #panel: HTMLButtonElement;
   readonly #actions: ToolbarActions;
 
@@ -64,12 +93,8 @@ export class Toolbar {
     peak.addEventListener("click", actions.peak);
     this.#oom.addEventListener("click", actions.oom);
     this.#fit.addEventListener("click", actions.fit);
-    this.#color = h(
-      "select",
-      { class: "mw-select", "aria-label": "Colour by" },
-      ...COLOR_MODES.map(([value, label]) => h("option", { value }, label)),
-    );
-    this.#color.addEventListener("change", () => actions.colorBy(this.#color.value as ColorBy));
+    this.#color = select("Colour by", COLOR_MODES, actions.colorBy);
+    this.#order = select("Stack blocks", ORDERS, actions.order);
     this.#events = button("events", "Horizontal axis: events, all equally wide", "mw-segment");
     this.#time = button("time", "Horizontal axis: time", "mw-segment");
     this.#events.addEventListener("click", () => actions.axis("events"));
@@ -85,8 +110,9 @@ export class Toolbar {
     const help = button("?", "Keys and gestures (?)", "mw-button mw-icon");
     help.addEventListener("click", actions.help);
     this.#oom.hidden = true;
-    const word = h("span", { class: "mw-spare" }, "Colour");
-    this.#colorLabel = h("label", { class: "mw-label", title: "Colour by" }, word, this.#color);
+    this.#colorLabel = labelled("Colour", this.#color);
+    this.#colorLabel.title = "Colour by";
+    this.#orderLabel = labelled("Stack", this.#order);
     this.#tabs = VIEWS.map((view) => {
       const label = view.charAt(0).toUpperCase() + view.slice(1);
       const tab = h("button", { type: "button", class: "mw-tab", role: "tab", "data-view": view }, label);
@@ -104,6 +130,7 @@ export class Toolbar {
         h("div", { class: "mw-search" }, this.search, this.#hits),
         h("div", { class: "mw-group" }, peak, this.#oom, this.#fit),
         this.#colorLabel,
+        this.#orderLabel,
         this.#axis,
         h("div", { class: "mw-group" }, this.#panel, help),
       ),
@@ -139,7 +166,25 @@ export class Toolbar {
     }
     this.#oom.hidden = heading.ooms === 0;
     this.#hasTime = heading.hasTime;
+    this.#phases = heading.phases;
+    this.#offer();
+    this.#order.disabled = !heading.labels;
+    this.#orderLabel.title = heading.labels
+      ? "What is stacked on what: in order of allocation, or by category"
+      : "Stacked in order of allocation: nothing tells what blocks were for";
     this.#axis.hidden ||= !heading.hasTime;
+  }
+
+  /** A segment is no block: it has a kind, and no phase. */
+  #offer(): void {
+    const segments = this.#view === "segments";
+    for (const option of this.#color.options) {
+      if (option.value === "category") {
+        option.textContent = segments ? "kind" : "category";
+      } else if (option.value === "phase") {
+        option.hidden = option.disabled = segments || !this.#phases;
+      }
+    }
   }
 
   /** Marks a view's tab and leaves out the tools that it has no use for. */
@@ -152,10 +197,9 @@ export class Toolbar {
     this.#fit.hidden = !chart;
     this.#panel.hidden = view === "findings";
     this.#colorLabel.hidden = view === "about" || view === "live" || view === "findings";
-    const category = this.#color.querySelector<HTMLOptionElement>('option[value="category"]');
-    if (category) {
-      category.textContent = view === "segments" ? "kind" : "category";
-    }
+    this.#orderLabel.hidden = view !== "timeline";
+    this.#view = view;
+    this.#offer();
   }
 
   /** A small number on a view's tab; none for 0. */
@@ -168,11 +212,13 @@ export class Toolbar {
   }
 
   /** Makes the tools show what the state is. */
-  show(state: { query: string; colorBy: ColorBy; axis: Axis; panelOpen: boolean }): void {
+  show(state: { query: string; colorBy: ColorBy; order: Order; axis: Axis; panelOpen: boolean }): void {
     if (this.search.value !== state.query) {
       this.search.value = state.query;
     }
-    this.#color.value = state.colorBy;
+    const offered = [...this.#color.options].some(({ value, disabled }) => value === state.colorBy && !disabled);
+    this.#color.value = offered ? state.colorBy : "auto";
+    this.#order.value = state.order;
     this.#events.setAttribute("aria-pressed", String(state.axis === "events"));
     this.#time.setAttribute("aria-pressed", String(state.axis === "time"));
     this.#panel.setAttribute("aria-pressed", String(state.panelOpen));

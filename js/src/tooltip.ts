@@ -4,7 +4,7 @@ import { h, name } from "./dom.js";
 import { annotationsAt, categoryText, lifetime, siteLabel } from "./facts.js";
 import { bytes, count, duration } from "./format.js";
 import type { Timeline } from "./timeline.js";
-import { type Data, noStackReason, stringAt } from "./wire.js";
+import { type Data, noStackReason, phaseOf, stringAt } from "./wire.js";
 
 const AWAY = 14;
 
@@ -35,7 +35,7 @@ export class Tooltip {
     this.#place(`block ${block} ${pending} ${color}`, x, y, () => {
       const size = data.size[block] ?? 0;
       const life = lifetime(data, block);
-      const phase = stringAt(data, data.phase[block] ?? -1);
+      const phase = phaseOf(data, block);
       const annotation = annotationsAt(data, (data.alloc_event[block] ?? -1) + 1).at(-1) ?? "";
       const kind = categoryText(data, block);
       const reason = noStackReason(data, block);

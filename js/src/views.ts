@@ -19,7 +19,6 @@ import { reservedPanel, segmentMask } from "./panel_reserved.js";
 import { eventPanel, segmentPanel, stackLabel } from "./panel_segment.js";
 import { segmentColor, segmentLegend, segmentTable } from "./segment_colors.js";
 import { CHROME, type Theme } from "./theme.js";
-import { aboutView } from "./view_about.js";
 import { AllocatorView, blockOfHit, noSegments } from "./view_allocator.js";
 import { Viewport } from "./viewport.js";
 import { blockName, noStackReason } from "./wire.js";
@@ -38,7 +37,6 @@ interface Shared {
 export class Views {
   readonly app: App;
   readonly allocator: AllocatorView;
-  readonly about = h("div", { class: "mw-about-scroll", tabindex: "0", hidden: true });
   /** Over the chart, where there is nothing to draw. */
   readonly #nothing = h("div", { class: "mw-message" }, h("span", { role: "status" }));
   focus: Focus | null = null;
@@ -108,7 +106,6 @@ export class Views {
     app.scene.stage.hidden = loaded !== null && !this.isChart;
     this.allocator.element.hidden = !loaded || view !== "allocator";
     app.further.changed(view, loaded);
-    this.about.hidden = !loaded || view !== "about";
     if (focused !== app.root && app.root.contains(focused) && focused?.closest("[hidden]")) {
       app.root.focus({ preventScroll: true });
     }
@@ -141,9 +138,6 @@ export class Views {
     if (view === "allocator" && was !== view) {
       this.allocator.take({ ...this.#need(loaded), data: loaded.data, timeline: loaded.engine.timeline });
     }
-    if (view === "about" && was !== view) {
-      this.about.replaceChildren(aboutView(loaded.data, this.#need(loaded).events));
-    }
     app.hovered = -1;
     this.#preview = null;
     app.legend();
@@ -173,6 +167,10 @@ export class Views {
     app.marked = null;
     app.cross = -1;
     app.recolor();
+  }
+
+  events(loaded: Loaded): EventTable {
+    return this.#need(loaded).events;
   }
 
   #need(loaded: Loaded, chart: true): Shared & { chart: SegmentChart };

@@ -35,6 +35,7 @@ export type Buffers = readonly (ArrayBuffer | ArrayBufferView)[];
 export interface Palette {
   site: string[];
   category: string[];
+  phase: string[];
   ramp: string[];
   stream: string[];
   pool: string[];
@@ -73,6 +74,8 @@ export interface Header {
   facts: Record<string, unknown>;
   no_stack: Record<string, string>;
   categories: string[];
+  /** Strings: the names of the phases that made blocks. */
+  phases: number[];
   /** Whether anything is known of what blocks were for, beyond "it was there before". */
   has_labels: boolean;
   palette: { light: Palette; dark: Palette };
@@ -96,6 +99,8 @@ export interface History {
   /** Reserved is a step function: from reserved_moment[i] on it is reserved[i]. */
   reserved_moment: Int32Array;
   reserved: Float64Array;
+  /** Index into header.categories; left out where nothing is stacked by it. */
+  category?: Uint8Array;
 }
 
 /** One payload, decoded. Names are those of the wire. */
@@ -115,8 +120,9 @@ export interface Data extends History {
   /** Index into header.categories. */
   category: Uint8Array;
   reason: Uint8Array;
-  /** String or -1; -1 outside any phase. */
+  /** Index into header.phases; -1 outside any phase. */
   phase: Int32Array;
+  /** String or -1. */
   step: Int32Array;
   /** Bits of FLAG. */
   flags: Uint8Array;
@@ -329,6 +335,11 @@ export function decode(header: Header, buffers: Buffers): Data {
 /** Text of an interned string; "" for -1. */
 export function stringAt(data: Data, index: number): string {
   return data.header.strings[index] ?? "";
+}
+
+/** Name of the phase that made a block; "" for none. */
+export function phaseOf(data: Data, block: number): string {
+  return stringAt(data, data.header.phases[data.phase[block] as number] ?? -1);
 }
 
 /** An address as hex text without 0x, exact for all 64 bits. */

@@ -29,6 +29,14 @@ function stackAt(data: Data, m: number): Stack {
   return { solid, pending, allocated: sum(solid), active: sum(solid) + sum(pending) };
 }
 
+/** In the view's order: by category is a stable sort of the stack by age. */
+function ordered(data: Data, stack: Stack, view: View): Stack {
+  if (view.order !== "category") return stack;
+  const sorted = (ids: number[]): number[] =>
+    [...ids].sort((a, b) => (data.category[a] as number) - (data.category[b] as number));
+  return { ...stack, solid: sorted(stack.solid), pending: sorted(stack.pending) };
+}
+
 /** The place of a moment on the axis: its number, or the time of its event. */
 function placeOf(data: Data, view: View, m: number): number {
   if (view.axis === "events") return m;
@@ -85,7 +93,7 @@ function columnOf(picture: Picture, x: number): number[] {
 }
 
 function expectExact(data: Data, timeline: Timeline, view: View, reuse: Picture | null = null): Picture {
-  const stacks = Array.from({ length: data.n_events + 1 }, (_, m) => stackAt(data, m));
+  const stacks = Array.from({ length: data.n_events + 1 }, (_, m) => ordered(data, stackAt(data, m), view));
   const moments = slowMoments(
     data,
     view,
@@ -169,6 +177,7 @@ describe("sweep", () => {
         lo,
         hi,
         axis: round % 2 === 0 ? "events" : "time",
+        order: round % 3 === 1 ? "category" : "age",
         width: round === 4 || round === 5 ? 1 : 19,
         height: round === 6 ? 1 : 37,
         bottom,
@@ -181,15 +190,41 @@ describe("sweep", () => {
   it("equals the slow drawing where thousands of blocks are thinner than a pixel", () => {
     const data = randomHistory(77, 400, 3000);
     const timeline = new Timeline(data);
-    expectExact(data, timeline, {
-      lo: 0,
-      hi: 401,
-      axis: "events",
-      width: 40,
-      height: 60,
-      bottom: 0,
-      top: timeline.peakActive,
+    for (const order of ["category", "age"] as const) {
+      expectExact(data, timeline, {
+        lo: 0,
+        hi: 401,
+        axis: "events",
+        order,
+        width: 40,
+        height: 60,
+        bottom: 0,
+        top: timeline.peakActive,
+      });
+    }
+  });
+
+  it("puts a new block on top of its own category, under the categories that follow", () => {
+    //                              moment: 1    2     3     4     5  6
+    const { data, id } = parse("^old:100 act:100 par:100 grad:100 -act -old", {
+      category: Uint8Array.of(0, 5, 0, 2),
     });
+    const view: View = { lo: 0, hi: 6, axis: "events", order: "category", width: 6, height: 4, bottom: 0, top: 400 };
+    const timeline = new Timeline(data);
+    const picture = sweep(timeline, view);
+    const [old, act, par, grad] = ["old", "act", "par", "grad"].map((name) => (id[name] as number) + 1);
+    const p = (value = 0): number => (value | PENDING) >>> 0;
+    expect(Array.from({ length: 6 }, (_, x) => columnOf(picture, x).reverse())).toEqual([
+      [old, 0, 0, 0],
+      [old, act, 0, 0],
+      [old, par, act, 0],
+      [old, par, grad, act],
+      [old, par, grad, p(act)],
+      [par, grad, p(old), p(act)],
+    ]);
+    expect(timeline.offsetAt(id.act as number, 2, "category")).toBe(200);
+    expect(timeline.offsetAt(id.act as number, 3)).toBe(100);
+    expect(timeline.offsetAt(id.act as number, 5, "category")).toBe(300);
   });
 
   it("starts right from any checkpoint of a long history", () => {
@@ -205,9 +240,13 @@ describe("sweep", () => {
         bottom: 0,
         top: timeline.peakActive,
       };
-      const picture = sweep(timeline, view);
-      expect([...picture.moments]).toEqual([m]);
-      expect(columnOf(picture, 0)).toEqual(slowColumn(data, stackAt(data, m), view));
+      for (const order of ["age", "category"] as const) {
+        const picture = sweep(timeline, { ...view, order });
+        expect([...picture.moments]).toEqual([m]);
+        expect(columnOf(picture, 0)).toEqual(
+          slowColumn(data, ordered(data, stackAt(data, m), { ...view, order }), view),
+        );
+      }
       expect([...timeline.liveAt(m)]).toEqual(stackAt(data, m).solid);
       expect([...timeline.pendingAt(m)]).toEqual(stackAt(data, m).pending);
     }

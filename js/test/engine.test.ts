@@ -80,6 +80,8 @@ describe.each(["worker", "this thread"])("drawing in %s", (where) => {
     expect(engine.inWorker).toBe(where === "worker");
     expectSame(await engine.draw(view(0, 401)), 0, 401);
     expectSame(await engine.draw(view(100, 130.5)), 100, 130.5);
+    const byCategory = { ...view(100, 130.5), order: "category" } as const;
+    expect((await engine.draw(byCategory))?.ids).toEqual(sweep(new Timeline(data), byCategory).ids);
     expect(engine.data.size.length).toBe(data.n_blocks); // the main thread keeps its columns
   });
 

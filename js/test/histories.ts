@@ -59,7 +59,7 @@ export function history(
   });
 }
 
-/** A random history: pre-existing blocks (some pending already), frees that complete late or never, implicit frees, events of no effect. */
+/** A random history: pre-existing blocks (some pending already), frees that complete late or never, implicit frees, events of no effect, any categories. */
 export function randomHistory(seed: number, events: number, preexisting: number): Data {
   const next = random(seed);
   const size: number[] = [];
@@ -105,5 +105,6 @@ export function randomHistory(seed: number, events: number, preexisting: number)
     now += i === 0 || dice < 0.5 ? 0 : dice < 0.95 ? Math.floor(next() * 30) : Math.floor(next() * 3000);
     time[i] = now;
   }
-  return history(events, size, made, asked, freed, { time_us: time });
+  const category = Uint8Array.from(size, () => Math.floor(11 * next()));
+  return history(events, size, made, asked, freed, { time_us: time, category });
 }

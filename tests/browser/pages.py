@@ -22,6 +22,7 @@ TRAITS = {
     "query": "",
     "axis": "events",
     "color_by": "auto",
+    "order": "age",
     "device": 0,
     "theme": "auto",
     "height": 460,

@@ -3,9 +3,10 @@
 import pytest
 from playwright.sync_api import expect
 
-from browser.pages import Timeline, kernel_page
+from browser.pages import READY, Timeline, kernel_page
+from memwidget.show.export import to_html
 from memwidget.trace.trace import Trace
-from show.hand_made import labelled
+from show.hand_made import first, labelled
 
 
 @pytest.fixture
@@ -60,3 +61,70 @@ def test_a_pinned_block_says_name_reason_and_forward_line(timeline):
     weight = int((trace.blocks["category"] == 0).nonzero()[0][0])
     timeline.tell("selection", weight)
     assert timeline.facts()["Name"] == "encoder.weight"
+
+
+def climbed(page, n):
+    """Walk up the stack by key; the alloc events of the blocks on the way."""
+    found = []
+    for _ in range(n):
+        page.keyboard.press("ArrowUp")
+        found.append(page.locator("[data-testid=memwidget]").get_attribute("data-hovered"))
+    return [int(block) for block in found]
+
+
+def test_the_stack_stands_by_age_or_by_category(timeline):
+    page, blocks = timeline.page, timeline.trace.blocks
+    live = [int(block) for block in timeline.trace.live_at(8)]
+    category = {block: int(blocks["category"][block]) for block in live}
+    timeline.tell("moment", 8)
+    timeline.root.focus()
+    assert climbed(page, len(live)) == live
+    page.get_by_label("Stack blocks").select_option("category")
+    timeline.settle()
+    assert timeline.trait("order") == "category"
+    timeline.root.focus()
+    on_the_way = climbed(page, len(live))
+    assert on_the_way == sorted(live, key=category.get) != live
+    # What is walked to is what is pinned, and a click there lets go of it again.
+    page.keyboard.press("Enter")
+    timeline.settle()
+    assert timeline.trait("selection") == on_the_way[-1]
+    timeline.tell("order", "age")
+    assert page.get_by_label("Stack blocks").input_value() == "age"
+    assert timeline.trait("selection") == on_the_way[-1]
+
+
+def test_a_phase_colours_its_blocks_and_its_name_lights_them_up(timeline):
+    page = timeline.page
+    page.get_by_label("Colour by").select_option("phase")
+    timeline.settle()
+    legend = page.locator(".mw-legend")
+    assert legend.locator(".mw-legend-entry").all_inner_texts() == ["forward", "backward", "optimizer", "no phase"]
+    legend.get_by_role("button", name="backward").click()
+    timeline.settle()
+    assert timeline.trait("query") == '"phase:backward"'
+    expect(page.locator(".mw-hits").first).to_have_text("2 · 24.0 KiB")
+    timeline.tell("view", "segments")  # a segment has no phase
+    expect(page.get_by_label("Colour by")).to_have_value("auto")
+
+
+def test_a_page_keeps_order_and_colour(open_page, tmp_path):
+    path = to_html(Trace(labelled()), tmp_path / "page.html", order="category", color_by="phase")
+    page = open_page(path.as_uri())
+    page.locator(READY).wait_for()
+    expect(page.get_by_label("Stack blocks")).to_have_value("category")
+    expect(page.get_by_label("Colour by")).to_have_value("phase")
+
+
+def test_without_labels_and_phases_neither_is_offered(open_page, tmp_path):
+    path = to_html(Trace(first()), tmp_path / "page.html", order="category", color_by="phase")
+    page = open_page(path.as_uri())
+    page.locator(READY).wait_for()
+    order = page.get_by_label("Stack blocks")
+    expect(order).to_be_disabled()
+    expect(order).to_have_value("age")
+    assert "nothing tells what blocks were for" in page.locator("label", has=order).get_attribute("title")
+    expect(page.get_by_label("Colour by")).to_have_value("auto")
+    assert page.get_by_label("Colour by").locator("option:not([hidden])").all_inner_texts() == [
+        *("auto", "call site", "size", "age", "stream", "pool", "category")
+    ]

@@ -16,7 +16,7 @@ from memwidget.show import export, found
 from memwidget.show.picture import picture_svg
 from memwidget.show.wire import payload
 from memwidget.trace.trace import Trace
-from show.hand_made import GOLDENS, MARKUP, first, hostile, recording
+from show.hand_made import GOLDENS, MARKUP, first, hostile, labelled, recording
 
 SCRIPT = 'console.log("<\\/script> <\\!-- {{header}}")'
 
@@ -81,6 +81,13 @@ def test_the_page_holds_the_payload(name, tmp_path):
     assert options["moment"] == {"first": 8, "allocator": 23}.get(name, -1)
 
 
+def test_a_wrong_option_is_refused():
+    with pytest.raises(ValueError, match="order: 'size' is none of age, category"):
+        export.to_html(Trace(first()), order="size")
+    with pytest.raises(TypeError, match="no option 'sort'"):
+        export.to_html(Trace(first()), sort="age")
+
+
 def test_the_page_holds_the_findings_or_why_there_are_none(data, monkeypatch):
     trace = load_recording(data / "leak_features.pickle.xz")
     told = json.loads(Elements(export.to_html(Trace(trace))).by_id("memwidget-findings"))
@@ -138,3 +145,29 @@ def test_the_picture_is_small_and_keeps_a_spike_of_one_event():
         for y in re.findall(r"V([\d.]+)", path)
     ]
     assert min(heights) == pytest.approx(204 - 174 / 1.04, abs=0.2)  # 4 % of room above the peak
+
+
+@pytest.mark.parametrize(
+    ("color_by", "layers"),
+    [
+        # Sizes in KiB as show/hand_made.py has them: the most that each held at once.
+        ("phase", {"optimizer": (16, "#329961"), "backward": (24, "#cd6500"), "forward": (48, "#086f99")}),
+        (
+            "auto",
+            {
+                "temporary": (16, "#d3769a"),
+                "activation": (32, "#daa452"),
+                "input": (12, "#56b4e9"),
+                "optimizer state": (16, "#329961"),
+                "gradient": (16, "#cd6500"),
+                "parameter": (16, "#086f99"),
+            },
+        ),
+    ],
+)
+def test_the_picture_has_the_layers_and_colours_of_the_widget(color_by, layers):
+    picture = picture_svg(Trace(labelled()), color_by)
+    legend = re.findall(r"<g><title>([^:]+): at most ([\d.]+) KiB</title><rect[^>]+fill=\"(#\w+)\"", picture)
+    assert [(label, float(size), color) for label, size, color in legend if label != "everything else"] == [
+        (label, size, color) for label, (size, color) in layers.items()
+    ]

@@ -165,6 +165,22 @@ def test_colours_stand_out_and_apart(theme):
     assert ramp == sorted(ramp)
 
 
+def test_phases_have_their_own_names_and_colours():
+    spans = [("load", 0, 0), ("backward", 3, 4), ("forward", 1, 2), ('a "b"', 5, 6)]
+    events = [("alloc", BASE + i * 512, 512) for i in range(7)]
+    made = recording(events, [], spans, facts={"phases": [0, 1, 2, 3]})
+    header, c = decode(wire.payload(Trace(made)))
+    names = [header["strings"][row] for row in header["phases"]]
+    assert names == ["forward", "backward", "load", 'a "b"']
+    assert [names[i] if i >= 0 else "" for i in c["phase"]] == [
+        *("load", "forward", "forward", "backward", "backward", 'a "b"', 'a "b"')
+    ]
+    for theme in ("light", "dark"):
+        colors = header["palette"][theme]["phase"]
+        assert colors[:2] == [PALETTE[theme]["category"][i] for i in (0, 2)]
+        assert len(set(colors)) == 4
+
+
 def test_lines_are_looked_up_only_when_asked_and_are_marked(tmp_path):
     """A recording from elsewhere stores no text; a view on this machine may show the file's line, a page never does."""
     code = tmp_path / "train.py"

@@ -36,10 +36,20 @@ OPTIONS: dict[str, Any] = {
     "query": "",
     "axis": "events",
     "color_by": "auto",
+    "order": "age",
     "device": None,
     "theme": "auto",
     "height": 640,
     "lang": "auto",
+}
+#: What those may be that are one of a few.
+CHOICES = {
+    "view": ("timeline", "allocator", "segments", "live", "findings", "about"),
+    "axis": ("events", "time"),
+    "color_by": ("auto", "site", "size", "age", "stream", "pool", "category", "phase"),
+    "order": ("age", "category"),
+    "theme": ("auto", "light", "dark"),
+    "lang": ("auto", "en"),
 }
 NOTE = (
     "This page holds the recording itself: paths, function names and source lines of the code that ran. "
@@ -57,7 +67,7 @@ def to_html(trace: Trace, path: str | os.PathLike[str] | None = None, **options:
         Where to write; the text of the page is returned if left out.
     **options
         Traits of the view to open with: `view`, `moment`, `window`, `selection`, `query`, `axis`, `color_by`,
-        `device`, `theme`, `height`, `lang`.
+        `order`, `device`, `theme`, `height`, `lang`.
 
     Returns
     -------
@@ -70,6 +80,11 @@ def to_html(trace: Trace, path: str | os.PathLike[str] | None = None, **options:
     path = Path(path)
     path.write_text(page, "utf-8", newline="\n")
     return path
+
+
+def choice_error(name: str, value: object) -> str:
+    """Say in a sentence what an option may be; empty where `value` is that."""
+    return "" if value in CHOICES[name] else f"{name}: {value!r} is none of {', '.join(CHOICES[name])}."
 
 
 def frame_html(trace: Trace, **options: Any) -> str:
@@ -98,18 +113,24 @@ class StaticView:
         self._trace, self._options = trace, options
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:  # noqa: ARG002
-        return {"text/html": frame_html(self._trace, **self._options), **static_bundle(self._trace)}, {}
+        return {
+            "text/html": frame_html(self._trace, **self._options),
+            **static_bundle(self._trace, self._options.get("color_by", "auto")),
+        }, {}
 
 
-def static_bundle(trace: Trace) -> dict[str, str]:
+def static_bundle(trace: Trace, color_by: str = "auto") -> dict[str, str]:
     """What stands beside a widget or a frame: a picture and a summary, by mime type."""
-    return {"image/svg+xml": picture_svg(trace), "text/plain": summary(trace)}
+    return {"image/svg+xml": picture_svg(trace, color_by), "text/plain": summary(trace)}
 
 
 def _page(trace: Trace, options: dict[str, Any]) -> list[str]:
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
         raise TypeError(f"to_html has no option {unknown[0]!r}; it takes {', '.join(OPTIONS)}.")
+    wrong = [error for name in CHOICES if name in options and (error := choice_error(name, options[name]))]
+    if wrong:
+        raise ValueError(wrong[0])
     device = options.get("device")
     if device is not None and device != trace.device:
         trace = trace.for_device(device)
@@ -123,7 +144,7 @@ def _page(trace: Trace, options: dict[str, Any]) -> list[str]:
         "title": escape(f"{plain(trace.name, 120) or 'recording'} on {device_text(trace)}"),
         "scheme": theme if theme in ("light", "dark") else "light dark",
         "style": page_style(),
-        "picture": picture_svg(trace),
+        "picture": picture_svg(trace, opened["color_by"]),
         "summary": escape(summary(trace)),
         "note": escape(NOTE),
         "header": to_json(sent.header),

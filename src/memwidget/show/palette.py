@@ -6,7 +6,11 @@ static picture agree; the front end only looks them up. Chrome (text, hairlines,
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from zlib import crc32
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: The canvas behind the data, against which the contrasts below were computed.
 BACKGROUND = {"light": "#ffffff", "dark": "#14161a"}
@@ -60,13 +64,27 @@ N_SITE_COLORS = 24
 N_CATEGORIES = 11
 
 
-def palette_with(categories: tuple[str, ...]) -> dict[str, dict[str, list[str] | str]]:
-    """The palette, with a colour for each category of the user's own: a call site's, by a stable hash of its name."""
+#: Phases that the recorder finds by itself, in the order of a step, and the category whose colour each has: gradients
+#: come in backward and state in the optimizer; forward takes the blue of parameters, which no phase makes.
+PHASES = {"forward": 0, "backward": 2, "optimizer": 3}
+#: The colours that the user's own phases take in turn: categories' too, so that colour-blind eyes tell them apart.
+_OWN_PHASES = (6, 7, 8, 4, 5, 1)
+
+
+def palette_with(categories: tuple[str, ...], phases: Sequence[str] = ()) -> dict[str, dict[str, list[str] | str]]:
+    """The palette, with a colour for each phase and for each category of the user's own.
+
+    A category's is a call site's, by a stable hash of its name; there are few phases, so theirs go by their order.
+    """
     own = [crc32(name.encode("utf-8", "replace")) % N_SITE_COLORS for name in categories[N_CATEGORIES:]]
-    if not own:
-        return PALETTE
+    named = [name for name in phases if name not in PHASES]
+    turns = {name: _OWN_PHASES[i % len(_OWN_PHASES)] for i, name in enumerate(named)}
     return {
-        theme: {**colors, "category": [*colors["category"], *(colors["site"][i] for i in own)]}
+        theme: {
+            **colors,
+            "category": [*colors["category"], *(colors["site"][i] for i in own)],
+            "phase": [colors["category"][{**turns, **PHASES}[name]] for name in phases],
+        }
         for theme, colors in PALETTE.items()
     }
 

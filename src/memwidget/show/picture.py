@@ -7,17 +7,21 @@ link, a script or a style sheet; all text is escaped.
 
 from __future__ import annotations
 
+from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from memwidget.show.palette import PALETTE, site_color
+from memwidget.show.palette import PALETTE, palette_with, site_color
 from memwidget.show.text import device_text
+from memwidget.show.wire import phases_of, pool_label, stream_labels
 from memwidget.units import bytes_text, duration_text, plain
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from memwidget.trace.trace import Trace
 
 WIDTH, HEIGHT = 720, 232
@@ -48,12 +52,15 @@ def _edges(n: int, columns: int) -> I64:
     return np.arange(columns + 1, dtype=np.int64) * n // columns
 
 
-def picture_svg(trace: Trace) -> str:
-    """Small SVG of the timeline, stacked by the call sites that held most.
+def picture_svg(trace: Trace, color_by: str = "auto") -> str:
+    """Small SVG of the timeline, stacked by what held most.
 
     Parameters
     ----------
     trace : Trace
+    color_by : {"auto", "site", "category", "phase", "stream", "pool"}
+        What the layers are. As in the widget, "auto" is the category where there are labels, else the call site; so is
+        what has no layers: a size, an age, the phase of a recording without phases.
 
     Returns
     -------
@@ -67,7 +74,7 @@ def picture_svg(trace: Trace) -> str:
     moments = column_moments(trace.curve("allocated"), _COLUMNS)
     edges = _edges(trace.n_events + 1, _COLUMNS)
     reserved_tops = np.maximum.reduceat(reserved, edges[:-1])
-    sites, layers = _layers(trace, moments)
+    sites, layers = _layers(trace, moments, color_by)
     top = float(max(trace.peak_allocated, trace.peak_reserved, 1)) * 1.04
 
     xs = _LEFT + (_RIGHT - _LEFT) * edges / edges[-1]
@@ -83,16 +90,50 @@ def picture_svg(trace: Trace) -> str:
     return _frame(title, f"peak {bytes_text(trace.peak_allocated)}{of}", "".join(parts))
 
 
-def _layers(trace: Trace, moments: I64) -> tuple[list[tuple[str, int, str]], NDArray[np.float64]]:
-    """Bytes a site held in each column, largest sites first, everything else last; (label, top bytes, color) a row."""
-    blocks, frames, recording = trace.blocks, trace.recording.frames, trace.recording
-    site = np.full(len(blocks), -1, np.int64)
-    has = blocks["stack"] >= 0
-    site[has] = trace.stack_site[blocks["stack"][has]]
+class _Kind(NamedTuple):
+    """What the layers are: a key for each block (-1: none), and the label and colour of a key."""
+
+    keys: I64
+    named: Callable[[int], tuple[str, str]]
+    #: Whether the keys are in an order of their own, from the bottom up; else the largest layer is on top.
+    ordered: bool = True
+
+
+def _kind(trace: Trace, color_by: str) -> _Kind:
+    blocks = trace.blocks
+    phases, phase = phases_of(trace)
+    light = palette_with(trace.categories, phases)["light"]
+    ways = {
+        "category": (blocks["category"], [name.replace("_", " ") for name in trace.categories]),
+        "phase": (phase, phases),
+        "stream": (blocks["stream"], stream_labels(trace.recording.streams)),
+        "pool": (blocks["pool"], [pool_label(pool) for pool in trace.recording.pools]),
+    }
+    way = color_by if color_by in ways and (color_by != "phase" or phases) else "auto"
+    if color_by == "site" or (way == "auto" and not trace.has_labels):
+        return _Kind(trace.block_site.astype(np.int64), partial(_site, trace), ordered=False)
+    keys, labels = ways["category" if way == "auto" else way]
+    colors = light["category" if way == "auto" else way]
+    return _Kind(keys.astype(np.int64), lambda key: (labels[key], colors[key % len(colors)]))
+
+
+def _site(trace: Trace, row: int) -> tuple[str, str]:
+    frames, recording = trace.recording.frames, trace.recording
+    source = recording.strings[frames.source[row]] if frames.source[row] >= 0 else None
+    color = site_color(
+        recording.strings[frames.filename[row]], int(frames.line[row]), recording.strings[frames.name[row]], source
+    )
+    return trace.site_label(row), PALETTE["light"]["site"][color]
+
+
+def _layers(trace: Trace, moments: I64, color_by: str) -> tuple[list[tuple[str, int, str]], NDArray[np.float64]]:
+    """Bytes a layer held in each column, from the top down, everything else last; (label, top bytes, color) a row."""
+    blocks = trace.blocks
+    keys, named, ordered = _kind(trace, color_by)
     first = np.searchsorted(moments, blocks["alloc_event"] + 1)
     freed = blocks["free_requested_event"].astype(np.int64) + 1  # 0: never freed; below it: before the start
     last = np.where(freed == 0, len(moments), np.searchsorted(moments, freed))
-    rows, row_of = np.unique(site, return_inverse=True)
+    rows, row_of = np.unique(keys, return_inverse=True)
     width = len(moments) + 1
     change = np.bincount(row_of * width + first, blocks["size"], len(rows) * width)
     change -= np.bincount(row_of * width + np.maximum(last, first), blocks["size"], len(rows) * width)
@@ -102,18 +143,14 @@ def _layers(trace: Trace, moments: I64) -> tuple[list[tuple[str, int, str]], NDA
     # What never comes to half a pixel would only take room in the legend.
     least = tops.max(initial=0) / 400
     order = [i for i in np.argsort(-tops, kind="stable").tolist() if rows[i] >= 0 and tops[i] > least][:_SITES]
-    light = PALETTE["light"]
-    sites: list[tuple[str, int, str]] = []
-    for i in order:
-        row = int(rows[i])
-        source = recording.strings[frames.source[row]] if frames.source[row] >= 0 else None
-        color = site_color(
-            recording.strings[frames.filename[row]], int(frames.line[row]), recording.strings[frames.name[row]], source
-        )
-        sites.append((trace.site_label(row), int(tops[i]), light["site"][color]))
+    if ordered:
+        order.sort(reverse=True)
+    layers = [(label, int(tops[i]), color) for i in order for label, color in [named(int(rows[i]))]]
     rest = np.delete(held, order, axis=0).sum(axis=0)
-    sites.append(("everything else", int(rest.max(initial=0)), str(light["none"])))
-    return sites, np.vstack([held[order], rest[None]])
+    if rest.any() or not order:
+        layers.append(("everything else", int(rest.max(initial=0)), str(PALETTE["light"]["none"])))
+        return layers, np.vstack([held[order], rest[None]])
+    return layers, held[order]
 
 
 def _y(values: NDArray[Any], top: float) -> NDArray[np.float64]:

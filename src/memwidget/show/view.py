@@ -18,7 +18,7 @@ import traitlets as t
 
 from memwidget.recording import Recording
 from memwidget.show.compared import compared
-from memwidget.show.export import StaticView, static_bundle, to_html
+from memwidget.show.export import CHOICES, StaticView, choice_error, static_bundle, to_html
 from memwidget.show.facts import block_facts
 from memwidget.show.found import found
 from memwidget.show.picture import column_moments
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from memwidget.answer.compare import Comparison
 
 STATIC = Path(__file__).parent / "static"
-_OPTIONS = ("view", "device", "axis", "color_by", "height", "theme", "lang")
+_OPTIONS = ("view", "device", "axis", "color_by", "order", "height", "theme", "lang")
 _WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 #: Columns of the overview: more than most pages have pixels for; two curves of 14 digits come to 30 kB.
 _OVERVIEW_COLUMNS = 1_024
@@ -55,12 +55,17 @@ class MemView(anywidget.AnyWidget):
     device : int, optional
         Which device; the one with most bytes if left out.
     axis : {"events", "time"}
-    color_by : {"auto", "site", "size", "age", "stream", "pool", "category"}
+    color_by : {"auto", "site", "size", "age", "stream", "pool", "category", "phase"}
+        "auto" is the category where the recording has labels, else the call site; "phase" falls back on it where the
+        recording has no phases.
+    order : {"age", "category"}
+        How blocks are stacked: in order of allocation, or by category and in order of allocation within each. A
+        recording without labels is always stacked by age.
     height : int, default 460
         Pixels.
     theme : {"auto", "light", "dark"}
         "auto" follows the page.
-    lang : str, default "auto"
+    lang : {"auto", "en"}
 
     Notes
     -----
@@ -78,6 +83,7 @@ class MemView(anywidget.AnyWidget):
     query = t.Unicode("").tag(sync=True)
     axis = t.Unicode("events").tag(sync=True)
     color_by = t.Unicode("auto").tag(sync=True)
+    order = t.Unicode("age").tag(sync=True)
     device = t.Int(0).tag(sync=True)
     theme = t.Unicode("auto").tag(sync=True)
     height = t.Int(460).tag(sync=True)
@@ -96,6 +102,7 @@ class MemView(anywidget.AnyWidget):
         device: int | None = None,
         axis: str = "events",
         color_by: str = "auto",
+        order: str = "age",
         height: int = 460,
         theme: str = "auto",
         lang: str = "auto",
@@ -118,6 +125,7 @@ class MemView(anywidget.AnyWidget):
             device=trace.device,
             axis=axis,
             color_by=color_by,
+            order=order,
             height=height,
             theme=theme,
             lang=lang,
@@ -154,7 +162,7 @@ class MemView(anywidget.AnyWidget):
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str | Path:
         """Write what the view shows, as it shows it, to one self-contained page; see `Trace.to_html`."""
-        kept = ("view", "axis", "color_by", "theme", "lang", "moment", "window", "selection", "query")
+        kept = ("view", "axis", "color_by", "order", "theme", "lang", "moment", "window", "selection", "query")
         return to_html(self.trace, path, **{name: getattr(self, name) for name in kept})
 
     # What the browser asks.
@@ -243,14 +251,15 @@ class MemView(anywidget.AnyWidget):
     def _valid_height(self, proposal: Any) -> Any:
         return self._within(proposal, lambda _: 120 <= proposal["value"] <= 4_000, "is not within 120 to 4000 pixels")
 
-    @t.validate("axis", "color_by", "theme", "view")
+    @t.validate(*CHOICES)
     def _valid_choice(self, proposal: Any) -> str:
-        choices = CHOICES[proposal["trait"].name]
-        if proposal["value"] not in choices:
-            raise t.TraitError(f"{proposal['trait'].name}: {proposal['value']!r} is none of {', '.join(choices)}.")
+        if error := choice_error(proposal["trait"].name, proposal["value"]):
+            raise t.TraitError(error)
         return str(proposal["value"])
 
     def _within(self, proposal: Any, ok: Callable[[Trace], bool], sentence: str) -> Any:
+        if isinstance(proposal["value"], bool):  # an int in Python: True would be block 1
+            raise t.TraitError(f"{proposal['trait'].name}: {proposal['value']!r} is no number.")
         if not ok(self.trace):
             raise t.TraitError(f"{proposal['trait'].name}: {proposal['value']!r} {sentence}.")
         return proposal["value"]
@@ -272,7 +281,7 @@ class MemView(anywidget.AnyWidget):
         # from it.
         return {
             _WIDGET_MIME: {"version_major": 2, "version_minor": 1, "model_id": self.model_id},
-            **static_bundle(self.trace),
+            **static_bundle(self.trace, self.color_by),
         }, {}
 
 
@@ -293,8 +302,8 @@ class CompareView(anywidget.AnyWidget):
     theme = t.Unicode("auto").tag(sync=True)
 
     def __init__(self, comparison: Comparison, *, height: int = 600, theme: str = "auto") -> None:
-        if theme not in CHOICES["theme"]:
-            raise ValueError(f"theme: {theme!r} is none of {', '.join(CHOICES['theme'])}.")
+        if error := choice_error("theme", theme):
+            raise ValueError(error)
         self._comparison: Comparison | None = comparison
         self._sent: dict[int, Payload] = {}
         super().__init__(_esm=bundle("compare.js"), _css=bundle("widget.css"), height=height, theme=theme)
@@ -338,14 +347,6 @@ class CompareView(anywidget.AnyWidget):
             _WIDGET_MIME: {"version_major": 2, "version_minor": 1, "model_id": self.model_id},
             "text/plain": repr(self),
         }, {}
-
-
-CHOICES = {
-    "view": ("timeline", "allocator", "segments", "live", "findings", "about"),
-    "axis": ("events", "time"),
-    "color_by": ("auto", "site", "size", "age", "stream", "pool", "category"),
-    "theme": ("auto", "light", "dark"),
-}
 
 
 def as_trace(source: Any, device: int | None) -> Trace:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from memwidget.answer.finding import cell_names
 from memwidget.answer.oom import explain
-from memwidget.show.palette import NO_COLOR, palette_with, site_color
+from memwidget.show.palette import NO_COLOR, PHASES, palette_with, site_color
 from memwidget.trace.sites import USER, site_labels
 from memwidget.trace.trace import NO_STACK
 
@@ -74,7 +74,8 @@ def payload(trace: Trace, *, read_sources: bool = False) -> Payload:
     strings, used = _Strings(trace.recording.strings), _used_stacks(trace)
     columns: list[tuple[str, str, Array]] = []
     columns += _event_columns(trace)
-    columns += _block_columns(trace, strings, used)
+    phases, phase = phases_of(trace)
+    columns += _block_columns(trace, strings, used, phase)
     columns += _loose_columns(trace, used)
     columns += _segment_columns(trace, used)
     columns += _stack_columns(trace, strings, used, read_sources=read_sources)
@@ -87,7 +88,8 @@ def payload(trace: Trace, *, read_sources: bool = False) -> Payload:
         described.append({"name": name, "dtype": dtype, "length": len(array)})
         # An empty array cannot be cast; its buffer travels all the same, so that places stay in step.
         buffers.append(array.data.cast("B") if len(array) else memoryview(b""))
-    header = _header(trace)
+    header = _header(trace, phases)
+    header["phases"] = [strings.add(name) for name in phases]
     header["strings"] = strings.texts
     header["columns"] = described
     if strings.dropped:
@@ -98,7 +100,7 @@ def payload(trace: Trace, *, read_sources: bool = False) -> Payload:
     return Payload(header, buffers)
 
 
-def _header(trace: Trace) -> dict[str, Any]:
+def _header(trace: Trace, phases: list[str]) -> dict[str, Any]:
     events, times = trace.events, trace.event_times_us
     return {
         "wire": WIRE_VERSION,
@@ -140,7 +142,7 @@ def _header(trace: Trace) -> dict[str, Any]:
         "no_stack": {f"reason_{code}": reason for code, reason in enumerate(NO_STACK)},
         "categories": [text(name) for name in trace.categories],
         "has_labels": trace.has_labels,
-        "palette": palette_with(trace.categories),
+        "palette": palette_with(trace.categories, phases),
     }
 
 
@@ -212,7 +214,7 @@ def _segment_columns(trace: Trace, used: Array) -> list[tuple[str, str, Array]]:
     ]
 
 
-def _block_columns(trace: Trace, strings: _Strings, used: Array) -> list[tuple[str, str, Array]]:
+def _block_columns(trace: Trace, strings: _Strings, used: Array, phase: Array) -> list[tuple[str, str, Array]]:
     blocks, address = trace.blocks, trace.blocks["address"]
     metadata = np.full(len(blocks), -1, np.int32)
     seen = blocks["alloc_event"] >= 0
@@ -229,7 +231,7 @@ def _block_columns(trace: Trace, strings: _Strings, used: Array) -> list[tuple[s
         ("pool", "i4", blocks["pool"]),
         ("category", "u1", blocks["category"]),
         ("reason", "u1", blocks["reason"]),
-        ("phase", "i4", _band_names(trace, blocks["phase"], strings)),
+        ("phase", "i4", phase),
         ("step", "i4", _band_names(trace, blocks["step"], strings)),
         ("flags", "u1", blocks["flags"]),
         ("address_lo", "u4", address & np.uint64(0xFFFFFFFF)),
@@ -240,6 +242,19 @@ def _block_columns(trace: Trace, strings: _Strings, used: Array) -> list[tuple[s
         ("label", "i4", strings.take(trace.block_label)),
         ("forward_stack", "i4", _renumber(trace.forward_stack, used)),
     ]
+
+
+def phases_of(trace: Trace) -> tuple[list[str], Array]:
+    """Names of the phases that made blocks, and the place of each block's among them, -1 for none.
+
+    First those of a training step, in its order, then the user's own in order of beginning.
+    """
+    rows = trace.blocks["phase"]
+    names = list(dict.fromkeys(trace.bands[row].name for row in np.unique(rows[rows >= 0]).tolist()))
+    order = list(PHASES)
+    names.sort(key=lambda name: order.index(name) if name in order else len(order))
+    place = {name: i for i, name in enumerate(names)}
+    return names, np.array([place.get(band.name, -1) for band in trace.bands] + [-1], np.int32)[rows]
 
 
 def _band_names(trace: Trace, rows: Array, strings: _Strings) -> Array:

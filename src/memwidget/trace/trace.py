@@ -279,7 +279,10 @@ class Trace:
     # -- blocks ------------------------------------------------------------------------------------------------------
 
     def live_at(self, at: At = "peak") -> I64:
-        """Ids of the blocks allocated at a moment, in stacking order; their sizes add up to ``curve("allocated")``."""
+        """Ids of the blocks allocated at a moment; their sizes add up to ``curve("allocated")``.
+
+        They are in order of allocation, which is the stack of a `MemView` with ``order="age"``, whatever a view shows.
+        """
         m = self.moment(at)
         born, asked = self._columns["alloc_event"], self._columns["free_requested_event"]
         ids: I64 = np.flatnonzero((born < m) & ((asked == -1) | (asked >= m)))
