@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from memwidget.record import FORKED, Options, Recorder, RecorderError, choose
 from memwidget.record.garbage import GarbageWatch
 from memwidget.record.sources import cell_names
+from memwidget.record.tracebacks import without_recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -194,6 +195,7 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
         if self._recorder is None and self._step < 0:
             raise RuntimeError(FORKED if self._forked else "This memtrace does not record; begin it first.")
         self._step = -1
+        without_recorder(sys.exc_info()[1])
         if self._recorder is not None:
             self._close()
 

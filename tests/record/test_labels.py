@@ -1,8 +1,12 @@
 """Labels against what the code itself knows: each tensor's address is asked for in the recorded code."""
 
 import gc
+import subprocess
+import sys
 import threading
+import traceback
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -154,24 +158,74 @@ def test_a_given_model_is_not_kept_alive_either():
         assert ref() is None
 
 
-def test_hooks_are_gone_afterwards_also_after_an_error():
+def _places():
     from torch.nn.modules import module
     from torch.optim import optimizer
 
-    before = torch.autograd._engine_run_backward
-    tables = (
-        module._global_forward_hooks,
-        module._global_forward_pre_hooks,
-        optimizer._global_optimizer_pre_hooks,
-        optimizer._global_optimizer_post_hooks,
-    )
-    counts = [len(table) for table in tables]
+    hooks = [optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks]
+    hooks += [module._global_forward_hooks, module._global_forward_pre_hooks]
+    return [nn.Module.__call__, torch.autograd._engine_run_backward, *map(len, hooks)]
+
+
+def test_hooks_are_gone_afterwards_also_after_an_error():
+    before = _places()
     with pytest.raises(ZeroDivisionError), mw.memtrace():  # noqa: PT012
-        assert [len(table) for table in tables] == [count + 1 for count in counts]
-        assert torch.autograd._engine_run_backward is not before
+        # Module hooks would make each call go the long way; the other four places are taken.
+        assert [now == then for now, then in zip(_places(), before, strict=True)] == [False] * 4 + [True] * 2
         raise ZeroDivisionError
-    assert [len(table) for table in tables] == counts
-    assert torch.autograd._engine_run_backward is before
+    assert _places() == before
+
+
+def test_watches_may_end_in_any_order():
+    before = _places()
+    first, second = Watch("cpu", []), Watch("cpu", [])
+    first.start()
+    second.start()
+    first.stop()
+    assert Net()(torch.ones(2, 32)).shape == (2, 8)
+    second.stop()
+    assert _places() == before
+
+
+COMPILED_FIRST = """
+import sys, torch, memwidget as mw
+call = torch.nn.Module.__call__
+net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+with mw.memtrace():
+    assert "torch._dynamo.utils" not in sys.modules
+    torch.compile(net, backend="eager", fullgraph=True)(torch.ones(2, 3))
+    assert torch.nn.Module.__call__ is not call
+import torch._dynamo.utils as utils, torch._dynamo.variables.nn_module as variables
+assert torch.nn.Module.__call__ is call
+assert utils.unpatched_nn_module_call is variables.unpatched_nn_module_call is call
+"""
+
+
+def test_what_was_compiled_first_in_a_recording_knows_plain_modules():
+    done = subprocess.run([sys.executable, "-c", COMPILED_FIRST], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_an_error_shows_no_frame_of_the_recorder(deep):
+    class Wrong(nn.Module):
+        def forward(self, x):
+            try:
+                return x @ x  # 2 x 3: refused by the operator
+            except RuntimeError as error:
+                raise KeyError("wrong") from error
+
+    def files(error):
+        return [Path(frame.f_code.co_filename).name for frame, _ in traceback.walk_tb(error.__traceback__)]
+
+    x = torch.ones(2, 3)
+    with pytest.raises(KeyError) as plain:
+        nn.Sequential(Wrong())(x)
+    with pytest.raises(KeyError) as recorded, mw.memtrace(deep=deep):
+        nn.Sequential(Wrong())(x)
+    once = [name for name in files(plain.value) if name != "module.py"]
+    assert [name for name in files(recorded.value) if name != "module.py"] == once
+    assert files(recorded.value.__cause__) == files(plain.value.__cause__) == [Path(__file__).name]
 
 
 def test_a_wrapper_put_on_since_stays():

@@ -127,15 +127,44 @@ def test_saved_and_merely_held_are_told_apart():
     assert found == {"saved": "activation", "held": "output"}
 
 
-def test_graphs_are_freed_as_ever():
+class Inner(torch.autograd.Function):
+    """A Function that makes nodes of its own between its own making and what it saves."""
+
+    @staticmethod
+    def forward(ctx, x):
+        with torch.enable_grad():
+            (x.detach().requires_grad_().exp() * 3).sin()
+        out = x * 2
+        ctx.save_for_backward(x, out)
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):  # noqa: ARG004
+        return gradient * 2
+
+
+@pytest.mark.parametrize(
+    "makes",
+    [
+        torch.tanh,
+        Inner.apply,
+        lambda x: x.clone().sigmoid_(),
+        lambda x: torch._foreach_exp([x, x * 2, x])[1],
+        lambda x: torch.softmax(torch.relu(x), 0),
+        lambda x: torch.nn.functional.gelu(x * x + x),
+    ],
+    ids=["output", "function", "in place", "foreach", "chain", "silent"],
+)
+def test_graphs_are_freed_as_ever(makes):
     net = Net()
     with mw.memtrace(deep=True):
-        out = torch.tanh(net(torch.randn(16, 32)))
-        ref = weakref.ref(out)
+        hidden = net(torch.randn(16, 32))
+        out = makes(hidden)
+        refs = weakref.ref(out), weakref.ref(hidden)
         gc.disable()
         try:
-            del out
-            assert ref() is None, "a saved output must not hold itself"
+            del out, hidden
+            assert [ref() for ref in refs] == [None, None], "a saved tensor must not hold itself"
         finally:
             gc.enable()
 

@@ -8,6 +8,7 @@ backward. With hooks autograd no longer sees that a saved tensor was changed in 
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 
 from memwidget.record.sources import store_sources
+from memwidget.record.standins import StandIns
 from memwidget.record.tails import TailedStacks
 from memwidget.recording import Frames, Recording, Saved, Uses
 
@@ -40,6 +42,9 @@ _MAKE_NOTHING = (
     "UnsqueezeBackward",
     "ViewBackward",
 )
+#: What torch's operators call their nodes; they take a number when their saved tensors are packed, or just before.
+_GENERATED = re.compile(r"Backward\d+$")
+_PythonNode = getattr(torch._C, "_FunctionBase", torch.autograd.Function)
 #: The number that the next node of this thread will bear (torch before 2.0 does not say).
 _sequence = getattr(torch._C._autograd, "_get_sequence_nr", None) or (lambda: -1)
 #: The stack of no use.
@@ -56,10 +61,11 @@ class SavedTensors:
         self._saved: list[int] = []  # four each: time in ns, device, address, stack
         self._uses: list[int] = []  # two each: time in ns, row of saved (~row: its maker)
         self._hooks: Any = None
-        self._refuse: tuple[Any, Any] | None = None
+        self._stand_ins = StandIns()
         self._on = [False]  # lists, as the hooks share them
         self._last = [_NONE]  # the stack of the last use
         self._silent: dict[type, bool] = {}  # class of node -> whether it saves no tensors
+        self._generated: dict[type, bool] = {}  # class of node -> whether it is an operator's of torch's own
         self._pair = self._hook_pair()
 
     def start(self) -> None:
@@ -76,11 +82,7 @@ class SavedTensors:
 
     def stop(self) -> None:
         """Take the hooks off. Graphs that outlive the recording still unpack, without notes."""
-        if self._refuse is not None:
-            original, ours = self._refuse
-            if torch._C._autograd._saved_tensors_hooks_disable is ours:
-                torch._C._autograd._saved_tensors_hooks_disable = original
-            self._refuse = None
+        self._stand_ins.remove()
         hooks, self._hooks = self._hooks, None
         self._on[0] = False
         if hooks is not None:
@@ -88,22 +90,23 @@ class SavedTensors:
 
     def _stand_in(self) -> None:
         """Step aside where somebody (a function transform) is about to refuse all hooks, ours included."""
-        original = getattr(torch._C._autograd, "_saved_tensors_hooks_disable", None)
         top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-        if original is None or top is None:
+        if top is None or not hasattr(torch._C._autograd, "_saved_tensors_hooks_disable"):
             return
 
-        def disable(message: str, *args: Any, **kwargs: Any) -> Any:
-            pair = top(True) if self._hooks is not None else None
-            if pair is not None and pair[0] is self._pair[0]:
-                hooks, self._hooks = self._hooks, None
-                self._on[0] = False
-                hooks.__exit__(None, None, None)
-                self._refused(RuntimeError(message))
-            return original(message, *args, **kwargs)
+        def around(original: Any) -> Any:
+            def disable(message: str, *args: Any, **kwargs: Any) -> Any:
+                pair = top(True) if self._hooks is not None else None
+                if pair is not None and pair[0] is self._pair[0]:
+                    hooks, self._hooks = self._hooks, None
+                    self._on[0] = False
+                    hooks.__exit__(None, None, None)
+                    self._refused(RuntimeError(message))
+                return original(message, *args, **kwargs)
 
-        self._refuse = (original, disable)
-        torch._C._autograd._saved_tensors_hooks_disable = disable
+            return disable
+
+        self._stand_ins.place(torch._C._autograd, "_saved_tensors_hooks_disable", around)
 
     def _refused(self, error: Exception) -> None:
         words = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
@@ -116,18 +119,20 @@ class SavedTensors:
         """The two hooks. A GPT-2 small runs each 325 times a step: so closures, flat integers, few calls."""
         kind, ours = self._kind, f"is_{self._kind}"
         saved, uses, stacks, on, last = self._saved, self._uses, self._stacks.number, self._on, self._last
-        clock, frame_of, silent = time.time_ns, sys._getframe, self._silent
+        clock, frame_of, silent, generated = time.time_ns, sys._getframe, self._silent, self._generated
 
         sequence, ident = _sequence, threading.get_ident
-        node, thread, known, row, alone = -1, 0, -1, -1, False
+        # `floor`: no node that had its tensors packed since bears a smaller number.
+        node, thread, floor, known, row, alone = -1, 0, -1, -1, -1, False
 
         def pack(tensor: torch.Tensor) -> Any:
-            nonlocal node, thread, known, row, alone
+            nonlocal node, thread, floor, known, row, alone
             leaf = tensor.is_leaf
             if on[0] and len(saved) < _FULL:
                 # What one node saves has one stack: no other node of this thread bears its number.
                 number = sequence()
                 if number != node or number < 0 or thread != ident():
+                    floor = node if thread == ident() else -1
                     node, thread, known = number, ident(), stacks(frame_of(1))
                     alone = True
                 elif leaf and tensor.requires_grad:  # a parameter: known by its name, and of this line
@@ -141,18 +146,24 @@ class SavedTensors:
                     address = 0
                 row = len(saved) // 4
                 saved.extend((at, device, address, known))
-                if alone and not leaf:
-                    alone = False  # the first tensor that has a maker will do: its maker runs next, as a rule
+                if not leaf:
                     maker = tensor.grad_fn
-                    if silent.get(type(maker), True):
-                        self._follow(maker, row)
+                    if alone:
+                        alone = False  # the first tensor that has a maker will do: its maker runs next, as a rule
+                        if silent.get(type(maker), True):
+                            self._follow(maker, row)
+                    # Autograd by itself keeps an argument as it is. Only what this node itself makes (or one of many
+                    # made at once, as by a foreach operator) would hold its own graph. A Function of the user's may
+                    # have been made long before what it saves.
+                    if generated.get(type(maker)) and maker._sequence_nr() < floor:
+                        return row, known, tensor, tensor._version
                 mine, stack = row, known
             else:
                 mine = stack = -1
             if leaf:  # it has no graph that it could hold; autograd by itself keeps it, too
                 return mine, stack, tensor, _version(tensor)
             try:
-                kept = tensor.detach()
+                kept = tensor.detach()  # 0.9 us
                 return mine, stack, kept, kept._version  # noqa: TRY300
             except Exception:  # noqa: BLE001
                 # A subclass without it: its graph may then hold itself, as with any such hook.
@@ -190,6 +201,7 @@ class SavedTensors:
         if silent is None:
             saves = any(name.startswith("_raw_saved") for name in dir(kind))
             silent = self._silent[kind] = not saves and not kind.__name__.startswith(_MAKE_NOTHING)
+            self._generated[kind] = bool(_GENERATED.search(kind.__name__)) and not issubclass(kind, _PythonNode)
         if silent:
             uses, on, last = self._uses, self._on, self._last
 

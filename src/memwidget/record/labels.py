@@ -73,6 +73,7 @@ class Sampler:
         self.rows: list[tuple[int, int, int, int, int, int, int]] = []
         self.full = False
         self._kind = kind
+        self._here = f"is_{kind}"
         self._names: dict[tuple[int, str], int] = {}
         self._lock = threading.Lock()
         self._better: dict[str, str] = {}  # "parameter 2" of an optimizer -> the variable that holds it
@@ -143,9 +144,9 @@ class Sampler:
         return self._note(tensor, category, name, how, at)
 
     def _note(self, tensor: Any, category: int, name: int, how: int, at: int) -> int:
+        # Each gradient of each step comes here: 1.2 us on a slow core.
         try:
-            device = tensor.device
-            if device.type != self._kind:
+            if not getattr(tensor, self._here):
                 return 0
             storage = tensor.untyped_storage()
             address = storage.data_ptr()
@@ -153,8 +154,9 @@ class Sampler:
                 return 0
             if len(self.rows) >= MAX_ROWS:
                 self.full = True
-                return address  # type: ignore[no-any-return]
-            self.rows.append((at, device.index or 0, address, storage.nbytes(), category, name, how))
+            else:
+                device = 0 if self._kind == "cpu" else tensor.get_device()
+                self.rows.append((at, device, address, storage.nbytes(), category, name, how))
         except Exception:  # noqa: BLE001  (fake, functional, sparse, lazy, a class of the user's: no memory to tell of)
             return 0
         return address  # type: ignore[no-any-return]

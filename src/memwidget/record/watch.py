@@ -1,8 +1,8 @@
 """When to sample labels, and what the code does meanwhile: forward, backward, optimizer steps, module calls.
 
-Owns the hooks that a recording puts on torch, all global and all taken off again: around every module's call, around
-every optimizer's step, and around the entry to the autograd engine. They write numbers and times. Whatever goes wrong
-in them becomes a note; it must never become an error of the recorded code.
+Owns what a recording puts on torch, all global and all taken off again: around every module's call and the entry to the
+autograd engine (standins.py), and around every optimizer's step (hooks). They write numbers and times. Whatever goes
+wrong in them becomes a note; it must never become an error of the recorded code.
 
 ::
 
@@ -16,10 +16,10 @@ in them becomes a note; it must never become an error of the recorded code.
 from __future__ import annotations
 
 import contextlib
-import re
+import itertools
+import sys
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +29,7 @@ import torch
 
 from memwidget.record.labels import MODULE as SEEN_BY_MODULE
 from memwidget.record.labels import OPTIMIZER, Sampler, has_tensors, now
+from memwidget.record.standins import StandIns
 from memwidget.recording import IN_BACKWARD, SPAN, TRAINS, Recording, Spans
 
 FORWARD, BACKWARD, STEP, CALL = (SPAN[name] for name in ("forward", "backward", "optimizer", "module"))
@@ -83,8 +84,8 @@ class Watch:
         self._local = _Local()
         self._lock = threading.Lock()
         self._handles: list[Any] = []
-        self._engine: list[tuple[str, Any, Any]] = []
-        self._filter: Any = None
+        self._stand_ins = StandIns()
+        self._call: Any = None
         self._on = False
         self._arguments: dict[int, tuple[weakref.ref[Any], list[str]]] = {}
         self._deep: Any = None
@@ -102,15 +103,19 @@ class Watch:
             self.sampler.sample_all(self._values(), self._namespace)
         self._on = True
         with self._guarded():
-            self._hook_modules()
+            self._call = self._stand_ins.place(torch.nn.Module, "__call__", self._around_calls)
             self._hook_optimizers()
-            self._hook_engine()
+            # The functions through which backward() and grad() reach the engine; two of them before torch 2.3.
+            for name in (
+                ("_engine_run_backward",) if hasattr(torch.autograd, "_engine_run_backward") else ("backward", "grad")
+            ):
+                self._stand_ins.place(torch.autograd, name, self._around_engine)
         if self._deep is not None:
             with self._guarded():
                 self._deep.start()
 
     def stop(self) -> None:
-        """Take the hooks off, and sample once more."""
+        """Take it all off, and sample once more."""
         if self._deep is not None:
             with self._guarded():
                 self._deep.stop()
@@ -119,8 +124,8 @@ class Watch:
         for (thread, optimizer), (start, flags) in self._steps.items():  # an error came between
             self._add(STEP, optimizer, thread, start, at, flags)
         self._steps.clear()
-        for _, name, start, flags in reversed(self._local.calls):
-            self._leave(name, start, flags, at)
+        for call in reversed(self._local.calls):
+            self._leave(call, at)
         self._local.calls.clear()
         with self._guarded():
             self.sampler.sample_all(self._values(), self._namespace)
@@ -139,9 +144,12 @@ class Watch:
             with contextlib.suppress(Exception):
                 handle.remove()
         self._handles.clear()
-        with contextlib.suppress(ValueError):
-            warnings.filters.remove(self._filter)  # type: ignore[attr-defined]
-        self._unhook_engine()
+        self._stand_ins.remove()
+        # What torch.compile takes for a plain module call if it was first imported meanwhile.
+        for name in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
+            held = vars(sys.modules.get(name, object)).get("unpatched_nn_module_call")
+            if held is not None and held is self._call:
+                sys.modules[name].unpatched_nn_module_call = self._call.__wrapped__  # type: ignore[attr-defined]
 
     def store(self, recording: Recording) -> None:
         """Write labels and spans into a recording."""
@@ -190,95 +198,81 @@ class Watch:
 
     # -- modules -----------------------------------------------------------------------------------------------------
 
-    def _hook_modules(self) -> None:
-        from torch.nn.modules import module as hooks
+    def _around_calls(self, original: Any) -> Any:
+        """Stand in for ``Module.__call__``.
 
-        # A compiled module warns that global hooks see it twice, as itself and as the module in it; ours may.
-        self._filter = ("ignore", re.compile(r"Using `torch\.compile"), UserWarning, None, 0)
-        warnings.filters.insert(0, self._filter)  # type: ignore[attr-defined]
-        self._handles.append(hooks.register_module_forward_pre_hook(self._pre_hook()))
-        # The hook after the call is told of keyword arguments, and of calls that end in an error.
-        try:
-            handle = hooks.register_module_forward_hook(self._post_hook(), with_kwargs=True, always_call=True)
-        except TypeError:  # torch before 2.1
-            handle = hooks.register_module_forward_hook(self._post_hook())
-        self._handles.append(handle)
+        torch's global module hooks would do, but cost 7 us a call before they do anything, as every call then goes the
+        long way; a GPT-2 small makes 125 a step. This takes 3 us with all that it notes, leaves the stack as deep as it
+        was, and torch.compile, which makes a graph anew where such hooks come and go, looks through it.
+        """
+        local, modules, spans, clock = self._local, self.sampler.modules, self._spans, time.time_ns
+        direct = original is getattr(torch.nn.Module, "_wrapped_call_impl", None)
 
-    def _pre_hook(self) -> Any:
-        # Called for every module of every step, so inner calls look up what they need by themselves: on a slow core
-        # the 125 modules of a GPT-2 small cost 0.5 ms a step above empty hooks, and 1.0 ms with a method for each look.
-        local, sampler, modules, clock = self._local, self.sampler, self.sampler.modules, time.time_ns
-
-        def before_module(module: torch.nn.Module, args: Any) -> None:
-            if _compiling():  # seen by torch.compile while it traces: nothing of this goes into the graph
-                return
+        def __call__(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+            if not self._on or _compiling():  # what torch.compile traces: nothing of this goes into the graph
+                return original(module, *args, **kwargs)
             calls = local.calls
+            if calls:
+                identity = id(module)
+                known = modules.get(identity)
+                name = known[1] if known is not None and known[0]() is module else self._path(module)
+                call = (identity, name, clock(), -1)
+            else:
+                call = self._enter(module, args, kwargs)
+            calls.append(call)
             try:
-                if calls:
-                    identity = id(module)
-                    known = modules.get(identity)
-                    name = known[1] if known is not None and known[0]() is module else sampler.path(module)
-                    calls.append((identity, name, clock(), -1))
-                else:
-                    self._enter(module, args)
-            except Exception as error:  # noqa: BLE001
-                self._say(f"Some module calls are missing: {type(error).__name__}.")
+                if direct and module._compiled_call_impl is None:
+                    return module._call_impl(*args, **kwargs)
+                return original(module, *args, **kwargs)
+            finally:
+                if calls and calls[-1] is call:
+                    calls.pop()
+                    if not calls:
+                        self._leave(call, clock())
+                    elif len(spans) < MAX_SPANS:
+                        spans.append((CALL, call[1], local.number, call[2], clock(), 0))
+                elif call in calls:  # calls of two greenlets, one within the other
+                    calls.remove(call)
 
-        return before_module
+        return __call__
 
-    def _post_hook(self) -> Any:
-        local, spans, clock = self._local, self._spans, time.time_ns
-
-        def after_module(module: torch.nn.Module, args: Any, *rest: Any) -> None:  # noqa: ARG001
-            if _compiling():
-                return
-            calls = local.calls
-            if len(calls) > 1 and calls[-1][0] == id(module):
-                _, name, start, _ = calls.pop()
-                if len(spans) < MAX_SPANS:
-                    spans.append((CALL, name, local.number, start, clock(), 0))
-                return
-            try:
-                self._after(calls, id(module), rest[0] if len(rest) == 2 else None)
-            except Exception as error:  # noqa: BLE001
-                self._say(f"Some module calls are missing: {type(error).__name__}.")
-
-        return after_module
-
-    def _after(self, calls: list[tuple[int, int, int, int]], identity: int, kwargs: Any) -> None:
-        """The end of an outermost call, or of one in which others ended in an error that was caught in between."""
-        if all(call[0] != identity for call in calls):
-            return  # its call began before the recording
-        at = time.time_ns()
-        while True:
-            inner, name, start, flags = calls.pop()
-            if not calls and kwargs and flags >= 0 and not flags & IN_BACKWARD:
-                self.sampler.sample_inputs(kwargs.items(), at // 1000)
-            self._leave(name, start, flags, at)
-            if inner == identity:
-                return
-
-    def _enter(self, module: torch.nn.Module, args: Any) -> None:
-        """An outermost call."""
+    def _enter(self, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[int, int, int, int]:
+        """An outermost call: what it is called with, and whether it trains."""
         flags = 0
-        if _in_backward() != -1:
-            flags = IN_BACKWARD
-            if self._deep is not None:
-                self._deep.recomputes()
-        else:
-            if not self.sampler.knows(module) and has_tensors(module):
-                self.sampler.sample_module(module, SEEN_BY_MODULE)
-            trains = self.sampler.sample_inputs(zip(self._names_of(module), args, strict=False), now())
-            if torch.is_grad_enabled() and (trains or any(p.requires_grad for p in module.parameters())):
-                flags = TRAINS
-        self._number()
-        self._local.calls.append((id(module), self.sampler.path(module), time.time_ns(), flags))
+        try:
+            if _in_backward() != -1:
+                flags = IN_BACKWARD
+                if self._deep is not None:
+                    self._deep.recomputes()
+            else:
+                if not self.sampler.knows(module) and has_tensors(module):
+                    self.sampler.sample_module(module, SEEN_BY_MODULE)
+                named = itertools.chain(zip(self._names_of(module), args, strict=False), kwargs.items())
+                trains = self.sampler.sample_inputs(named, now())
+                if torch.is_grad_enabled() and (trains or any(p.requires_grad for p in module.parameters())):
+                    flags = TRAINS
+            self._number()
+        except Exception as error:  # noqa: BLE001
+            self._missed(error)
+        return id(module), self._path(module), time.time_ns(), flags
 
-    def _leave(self, name: int, start: int, flags: int, at: int) -> None:
+    def _leave(self, call: tuple[int, int, int, int], at: int) -> None:
+        """The end of an outermost call, or of one that the recording ended in."""
+        _, name, start, flags = call
         thread = self._local.number
         self._add(CALL, name, thread, start, at, max(flags, 0))
         if flags >= 0 and not flags & IN_BACKWARD:
             self._add(FORWARD, name, thread, start, at, flags)
+
+    def _path(self, module: torch.nn.Module) -> int:
+        try:
+            return self.sampler.path(module)
+        except Exception as error:  # noqa: BLE001
+            self._missed(error)
+            return self.sampler.name(type(module).__name__)
+
+    def _missed(self, error: Exception) -> None:
+        self._say(f"Some module calls are missing: {type(error).__name__}.")
 
     def _names_of(self, module: torch.nn.Module) -> list[str]:
         """What the module calls its arguments; at least as many as it can be given in practice."""
@@ -334,16 +328,7 @@ class Watch:
 
     # -- autograd ----------------------------------------------------------------------------------------------------
 
-    def _hook_engine(self) -> None:
-        """Stand in for the function through which backward() and grad() reach the engine."""
-        name = "_engine_run_backward"
-        for each in (name,) if hasattr(torch.autograd, name) else ("backward", "grad"):  # the latter: before 2.3
-            original = getattr(torch.autograd, each)
-            ours = self._around(original)
-            self._engine.append((each, original, ours))
-            setattr(torch.autograd, each, ours)
-
-    def _around(self, original: Any) -> Any:
+    def _around_engine(self, original: Any) -> Any:
         def run_backward(*args: Any, **kwargs: Any) -> Any:
             if not self._on or _compiling() or _in_backward() != -1:
                 return original(*args, **kwargs)
@@ -355,15 +340,7 @@ class Watch:
             finally:
                 self._add(BACKWARD, -1, self._number(), start, time.time_ns(), 0)
 
-        run_backward.__wrapped__ = original  # type: ignore[attr-defined]
         return run_backward
-
-    def _unhook_engine(self) -> None:
-        for name, original, ours in self._engine:
-            # Somebody who wrapped it since keeps his wrapper; ours only passes on from here.
-            if getattr(torch.autograd, name, None) is ours:
-                setattr(torch.autograd, name, original)
-        self._engine.clear()
 
 
 def flat(*values: Any) -> list[weakref.ref[Any]]:
