@@ -32,7 +32,7 @@ export interface Fragmentation {
   free: number;
   pending: number;
   rounding: number;
-  /** In segments that are wholly free: what empty_cache() gives back. */
+  /** What empty_cache() gives back: free segments, and whole free pages of expandable ones; none of private pools. */
   releasable: number;
   largest_hole: number;
   usable: number;
@@ -82,6 +82,7 @@ export function fragmentation(data: Data, map: AddressMap, request: Request): Fr
     other_pool: 0,
     other_class: 0,
   };
+  const byDefault = data.header.pools.indexOf("default");
   for (let s = 0; s < map.nSegments; s++) {
     const row = map.segment_row[s] as number;
     const whole = map.segment_size[s] as number;
@@ -101,7 +102,12 @@ export function fragmentation(data: Data, map: AddressMap, request: Request): Fr
         found.free += size;
         found[home || (size < request.size ? "too_small" : "usable")] += size;
         found.largest_hole = Math.max(found.largest_hole, size);
-        if (size === whole) found.releasable += size;
+        if (pool >= 0 && pool !== byDefault) continue;
+        if (data.seg_kind[row] === EXPANDABLE) {
+          const page = small ? SMALL_PAGE : LARGE_PAGE;
+          const start = map.offset[i] as number;
+          found.releasable += page * Math.max(0, Math.floor((start + size) / page) - Math.ceil(start / page));
+        } else if (size === whole) found.releasable += size;
       } else {
         found.rounding += size - (data.requested[map.block[i] as number] as number);
         if (map.state[i] === PENDING_FREE) found.pending += size;

@@ -17,7 +17,7 @@ import numpy as np
 
 from memwidget.recording import ACTION, Events
 from memwidget.trace.allocator import SMALL as SMALL_REQUEST
-from memwidget.trace.segments import EXPANDABLE, SMALL, SMALL_SEGMENT
+from memwidget.trace.segments import EXPANDABLE, LARGE_PAGE, SMALL, SMALL_SEGMENT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,8 +54,8 @@ class Fragmentation:
     rounding : int
         Taken beyond what was requested, by blocks allocated or pending.
     releasable : int
-        Free bytes of segments that are wholly free: what ``empty_cache()`` would give back (expandable segments give
-        back more).
+        What ``empty_cache()`` would give back: segments that are wholly free, and the whole pages of an expandable
+        segment's holes; nothing of private pools, which keep theirs while their owner lives.
     largest_hole : int
     holes : tuple of HoleClass
         By size, smallest first.
@@ -95,9 +95,18 @@ class Growth(NamedTuple):
 
 
 def fragmentation(
-    moment: int, segments: NDArray[Any], stretches: NDArray[Any], requested: I64, request: Request
+    moment: int,
+    segments: NDArray[Any],
+    stretches: NDArray[Any],
+    requested: I64,
+    request: Request,
+    *,
+    default_pool: int,
 ) -> Fragmentation:
-    """Judge the address map (see `memwidget.trace.segments.address_map`) of one moment."""
+    """Judge the address map (see `memwidget.trace.segments.address_map`) of one moment.
+
+    `default_pool` is a row of the recording's pools, -1 where none of its segments names it.
+    """
     known = stretches[stretches["segment"] >= 0]
     holes = known[known["state"] == 2]
     taken = known[known["state"] < 2]
@@ -109,14 +118,15 @@ def fragmentation(
     other_class = ~other_pool & ~other_stream & (small_home != (request.size <= SMALL_REQUEST))
     too_small = ~other_pool & ~other_stream & ~other_class & (size < request.size)
     usable = ~(other_pool | other_stream | other_class | too_small)
-    whole = size == home["size"]
+    back = np.where(home["kind"] == EXPANDABLE, _whole_pages(holes, home), np.where(size == home["size"], size, 0))
+    private = (home["pool"] >= 0) & (home["pool"] != default_pool)
     return Fragmentation(
         moment=moment,
         reserved=int(segments["size"].sum()),
         free=int(size.sum()),
         pending=int(known["size"][known["state"] == 1].sum()),
         rounding=int((taken["size"] - requested[taken["block"]]).sum()),
-        releasable=int(size[whole].sum()),
+        releasable=int(back[~private].sum()),
         largest_hole=int(size.max(initial=0)),
         holes=_classes(size),
         request=request,
@@ -130,9 +140,21 @@ def fragmentation(
 
 def _is_small(segments: NDArray[Any]) -> NDArray[np.bool_]:
     """Whether segments serve requests up to 1 MiB; expandable ones map 2 MiB pages for those, 20 MiB for larger."""
-    pages = (segments["size"] % (20 << 20) != 0) & (segments["size"] % SMALL_SEGMENT == 0)
+    pages = (segments["size"] % LARGE_PAGE != 0) & (segments["size"] % SMALL_SEGMENT == 0)
     small: NDArray[np.bool_] = np.where(segments["kind"] == EXPANDABLE, pages, segments["kind"] == SMALL)
     return small
+
+
+def _whole_pages(holes: NDArray[Any], home: NDArray[Any]) -> I64:
+    """Bytes of the pages that lie wholly in a hole of an expandable segment: each can be unmapped by itself.
+
+    Pages have 2 MiB in segments for requests up to 1 MiB, else 20 MiB, counted from the segment's start.
+    """
+    page = np.where(_is_small(home), SMALL_SEGMENT, LARGE_PAGE)
+    start = (holes["address"] - home["address"]).astype(np.int64)
+    first, last = -(-start // page), (start + holes["size"]) // page
+    pages: I64 = np.maximum(last - first, 0) * page
+    return pages
 
 
 def _classes(size: I64) -> tuple[HoleClass, ...]:

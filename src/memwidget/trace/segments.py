@@ -33,6 +33,8 @@ STRETCH_STATES: tuple[Stretch, ...] = ("allocated", "pending free", "free")
 _BUCKET = 1000
 #: Segments for requests up to 1 MiB have exactly this size (kSmallBuffer); those for larger ones have at least 10 MiB.
 SMALL_SEGMENT = 2 << 20
+#: Expandable segments for larger requests map pages of this size (kLargeBuffer), the others of SMALL_SEGMENT.
+LARGE_PAGE = 20 << 20
 
 #: One row a segment's (or mapped piece's) lifetime; -1 for no event, no stack, unknown pool.
 SEGMENT_DTYPE = np.dtype(

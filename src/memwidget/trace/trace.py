@@ -374,7 +374,8 @@ class Trace:
         """
         m = self.moment(at)
         segments, stretches = address_map(self.segments, self.blocks, self.live_at(m), self.pending_at(m), m)
-        return fragmentation(m, segments, stretches, self.blocks["requested"], self._request_at(m))
+        requested = self.blocks["requested"]
+        return fragmentation(m, segments, stretches, requested, self._request_at(m), default_pool=self._default_pool)
 
     @property
     def _default_pool(self) -> int:
