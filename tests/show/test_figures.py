@@ -1,7 +1,7 @@
 """The bokeh chart: its areas are the allocated curve, and nothing of it comes from elsewhere."""
 
 import re
-from html import unescape
+from html import escape, unescape
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ import pytest
 import memwidget as mw
 from memwidget.show.figures import COLUMNS, category_areas
 from memwidget.trace.trace import Trace
+from memwidget.units import bytes_text
 from show.hand_made import START_US, first, hostile, labelled, without_time
 
 DATA = Path(__file__).resolve().parents[1] / "data"
@@ -83,6 +84,20 @@ def test_what_a_notebook_shows_fetches_nothing(make):
     assert not re.search(r"<(script|link|img|iframe)[^>]*\b(src|href)\s*=", page)
     assert "<script>alert(1)" not in page
     assert bundle["text/plain"].startswith("$$x$$")
+
+
+@pytest.mark.parametrize("make", [labelled, hostile, without_time])
+def test_the_page_has_the_chart_and_the_sums(make, tmp_path):
+    trace = Trace(make())
+    page = trace.to_timeline_html(tmp_path / "x.html").read_text(encoding="utf-8")
+    assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", page)
+    rows = re.findall(r"<tr><th>([^<]*)<td>([^<]*)<td>([^<]*)\n", page)
+    assert rows[0] == ("category", "at the peak", "at the end")
+    assert rows[-1] == ("all", bytes_text(trace.peak_allocated), bytes_text(int(trace.curve("allocated")[-1])))
+    told = {row[0]: row[1:] for row in rows[1:-1]}
+    for column, at in enumerate(("peak", "end")):
+        for name, size in trace.by_category(at).items():
+            assert told[escape(name.replace("_", " "))][column] == bytes_text(size)
 
 
 def test_wrong_options_are_refused_in_a_sentence():

@@ -1,12 +1,14 @@
 """Charts of a trace, as bokeh figures.
 
-Owns `Trace.plot`: categories as stacked areas, the reserved line, capacity and steps. Only importer of bokeh. What is
-shown in a notebook carries bokeh's core script inline, in a frame of its own: nothing is fetched from anywhere.
+Owns `Trace.plot`: categories as stacked areas, the reserved line, capacity and steps; and the page of it. Only importer
+of bokeh. What is shown in a notebook carries bokeh's core script inline, in a frame of its own: nothing is fetched from
+anywhere.
 """
 
 from __future__ import annotations
 
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,6 +24,8 @@ from memwidget.show.text import device_text, summary
 from memwidget.units import bytes_text, plain
 
 if TYPE_CHECKING:
+    import os
+
     from memwidget.recording import I64
     from memwidget.trace.trace import Trace
 
@@ -127,6 +131,39 @@ def plot(
     _dress(chart, ink, paper)
     chart._repr_mimebundle_ = lambda **_: _bundle(chart, trace)  # type: ignore[attr-defined]
     return chart
+
+
+def to_timeline_html(trace: Trace, path: str | os.PathLike[str], **options: Any) -> Path:
+    """Write the chart as a page of its own, with the categories as a table: torch's ``.html`` timeline, by our labels.
+
+    Parameters
+    ----------
+    trace : Trace
+    path : path
+    **options
+        Those of `plot`; time is along x where the recording has times.
+    """
+    chart = plot(trace, **{"axis": "time" if trace.has_time and trace.n_events else "events", **options})
+    at_peak, at_end = trace.by_category("peak"), trace.by_category("end")
+    names = [*at_peak, *(name for name in at_end if name not in at_peak)]
+    rows = [(_words(name), at_peak.get(name, 0), at_end.get(name, 0)) for name in names]
+    rows.append(("all", sum(at_peak.values()), sum(at_end.values())))
+    body = "".join(
+        f"<tr><th>{escape(plain(name, 80))}<td>{bytes_text(peak)}<td>{bytes_text(end)}\n" for name, peak, end in rows
+    )
+    ink, paper = chart.title.text_color, chart.border_fill_color
+    table = (
+        f"<style>body{{margin:16px;background:{paper};color:{ink};font:13px system-ui,sans-serif}}"
+        "th,td{padding:2px 16px 2px 0;text-align:right;font-variant-numeric:tabular-nums}"
+        "th{text-align:left;font-weight:normal}</style>\n"
+        f"<p>Max memory allocated: {bytes_text(trace.peak_allocated)}. "
+        f"Max memory reserved: {bytes_text(trace.peak_reserved)}.</p>\n"
+        f"<table><tr><th>category<td>at the peak<td>at the end\n{body}</table>\n"
+    )
+    before, end, after = file_html(chart, Resources(mode="inline"), _title(trace)).rpartition("</body>")
+    target = Path(path).expanduser()
+    target.write_text(before + table + end + after, encoding="utf-8")
+    return target
 
 
 def category_areas(trace: Trace, moments: I64) -> list[tuple[str, I64]]:

@@ -566,6 +566,12 @@ class Trace:
 
         return to_timeline_json(self, path)
 
+    def to_timeline_html(self, path: str | os.PathLike[str], **options: Any) -> Path:
+        """Write memory by category as a page that works offline, as ``export_memory_timeline`` does for ``.html``."""
+        from memwidget.show.figures import to_timeline_html
+
+        return to_timeline_html(self, path, **options)
+
     def findings(self) -> list[Finding]:
         """Say what is wrong, or worth knowing, with lines, bytes and a next step; empty where nothing is unusual."""
         from memwidget.answer.findings import findings
