@@ -162,8 +162,8 @@ class Toy:
 
     kind, device, device_name = "cuda", 0, "a toy"
 
-    def __init__(self, program, room=24 * GiB):
-        self.toy, self.program, self.room = ToyAllocator(), program, room
+    def __init__(self, program, room=24 * GiB, threads=0):
+        self.toy, self.program, self.room, self.threads = ToyAllocator(), program, room, threads
 
     def limit(self):
         return self.room
@@ -182,7 +182,7 @@ class Toy:
         seen = self.toy.counters[first:]
         recording = recording_from_snapshot(self.toy.snapshot(len(self.toy.events) - first))
         recording.device_type = "cuda"
-        recording.facts["steps"] = marks
+        recording.facts.update(steps=marks, threads=self.threads)
         return Measured(recording, *(max(c[name] for c in seen) for name in ("allocated", "reserved")))
 
 
@@ -243,6 +243,60 @@ def test_workspaces_that_come_and_go_with_the_size_do_not_part_the_steps():
     fit = tune(Toy(chosen_by_size), lambda size: lambda: size, as_sizes((2, 4, 6, 8)), verify=False)
     assert fit.method == "requests"
     assert fit.predict_both(64).allocated[0] == pytest.approx(5 * 5 * MiB * 64, rel=0.03)
+
+
+def test_the_buffer_of_a_reduction_stops_growing_when_all_threads_are_busy():
+    threads = 132 * 2048
+
+    def reduced(toy, rows, outputs=256):
+        """What torch asks for to sum rows of floats (Reduce.cuh): 4 outputs a thread, 128 threads a block."""
+        held = toy.alloc(6 * MiB * rows // 1000)
+        result = toy.alloc(4 * outputs)
+        columns = outputs // 128
+        at_once = threads // 128
+        each = rows // 4  # four rows of threads a block
+        blocks = max(min(-(-at_once // columns), -(-each // 16)), -(-each // 256))
+        buffer = toy.alloc(4 * outputs * 128 * blocks)
+        toy.free(toy.alloc(4 * columns))
+        for block in (buffer, result, held):
+            toy.free(block)
+        return 4 * outputs * 128 * blocks
+
+    fit = tune(Toy(reduced, threads=threads), lambda s: lambda: s, as_sizes((4096, 8192, 16384)), verify=False)
+    unknown = tune(Toy(reduced), lambda s: lambda: s, as_sizes((4096, 8192, 16384)), verify=False)
+    for rows in (16384, 100_000, 400_000, 3_000_000):
+        buffer = reduced(ToyAllocator(), rows)
+        truth = buffer + 6 * MiB * rows // 1000
+        assert fit.predict_both(rows).allocated[0] == pytest.approx(truth, rel=0.01), rows
+        assert buffer == 138_412_032 or rows in (16384, 3_000_000)
+    # A device that does not say how many threads it has: as if it had no end of them.
+    assert unknown.predict_both(400_000).allocated[0] > 1.2 * fit.predict_both(400_000).allocated[0]
+
+
+def test_scratch_that_libraries_choose_by_size():
+    def chosen(toy, n, layers=8):
+        held = []
+        for layer in range(layers):
+            held.append(toy.alloc(5 * MiB * n))
+            # An algorithm for small sizes, one for some size in the middle, one for the others.
+            scratch = 30 * MiB if n < 4 else 9 * MiB * n if n == 6 else 2 * MiB + 3 * MiB * n // 2
+            toy.free(toy.alloc(scratch + layer * 40_000))
+        for block in reversed(held):
+            toy.free(block)
+
+    fit = tune(Toy(chosen), lambda size: lambda: size, as_sizes((2, 4, 5, 6, 8)), verify=False)
+    assert fit.method == "requests"
+    toy = ToyAllocator()
+    chosen(toy, 64)
+    truth = [max(c[name] for c in toy.counters) for name in ("allocated", "reserved")]
+    both = fit.predict_both(64)
+    # Most trials, the largest among them, ask for 2 MiB and 1.5 for each of n: neither the first nor the third counts.
+    assert both.allocated[0] == pytest.approx(truth[0], rel=0.002)
+    assert both.reserved[0] == pytest.approx(truth[1], rel=0.06)
+    assert both.reserved[1] <= truth[1] <= both.reserved[2]
+    # What will be chosen there is not known, and said so.
+    assert both.reserved[2] - both.reserved[1] > 4 * (both.allocated[2] - both.allocated[1])
+    assert fit.predict_both(64) == both
 
 
 def test_the_replay_is_what_torch_did():

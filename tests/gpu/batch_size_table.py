@@ -1,9 +1,9 @@
 """How well `tune_batch_size` predicts on a real device, beside doubling until out of memory and bisection.
 
-``python batch_size_table.py`` runs every case in a process of its own and prints a table in Markdown;
-``python batch_size_table.py NAME`` runs one and prints one line of JSON, which test_batch_size.py reads. Limits are set
-with ``set_per_process_memory_fraction``, so that the allocator itself keeps them. Trials go up to
-about an eighth of the size that is proposed.
+``python batch_size_table.py [NAME ...]`` runs every case, or those, each in a process of its own, and prints a table in
+Markdown; ``python batch_size_table.py --json NAME`` runs one and prints a line of JSON, which test_batch_size.py reads.
+Limits are set with ``set_per_process_memory_fraction``, so that the allocator itself keeps them. Trials go up to an
+eighth of the size that is proposed.
 """
 
 import gc
@@ -31,11 +31,8 @@ def case(function):
     return function
 
 
-@case
-def resnet50():
-    from torchvision.models import resnet50 as build
-
-    net = build().cuda()
+def _images(net):
+    net = net.cuda()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
 
     def step(b):
@@ -45,7 +42,21 @@ def resnet50():
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return step, {8: (3, 4, 6, 8), 24: (8, 12, 16, 24), 48: (12, 24, 36, 48)}
+    return step
+
+
+@case
+def resnet50():
+    from torchvision.models import resnet50 as build
+
+    return _images(build()), {8: (3, 4, 6, 8), 24: (8, 12, 16, 24), 48: (12, 24, 36, 48)}
+
+
+@case
+def densenet121():
+    from torchvision.models import densenet121 as build
+
+    return _images(build()), {24: (8, 12, 16, 24)}
 
 
 @case
@@ -63,7 +74,7 @@ def gpt2_small(length=256):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return step, {12: (1, 2, 3, 4), 24: (2, 4, 6, 8), 48: (4, 8, 12, 16)}
+    return step, {12: (1, 2, 3), 24: (2, 4, 6, 7), 48: (4, 8, 12, 14)}
 
 
 class WrittenOut(nn.Module):
@@ -260,12 +271,12 @@ def markdown(reports):
 
 
 def main():
-    if len(sys.argv) > 1:
-        print(json.dumps(one(sys.argv[1])))
+    if sys.argv[1:2] == ["--json"]:
+        print(json.dumps(one(sys.argv[2])))
         return
     reports, began = [], time.perf_counter()
-    for name in CASES:
-        done = subprocess.run([sys.executable, __file__, name], capture_output=True, text=True, check=False)
+    for name in sys.argv[1:] or CASES:
+        done = subprocess.run([sys.executable, __file__, "--json", name], capture_output=True, text=True, check=False)
         if done.returncode:
             print(f"{name} failed:\n{done.stderr[-3000:]}")
             continue

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 FILE = Path(__file__).with_name("batch_size_table.py")
-NEEDS = {"resnet50": "torchvision", "gpt2_small": "transformers"}
+NEEDS = {"resnet50": "torchvision", "densenet121": "torchvision", "gpt2_small": "transformers"}
 
 
 def _cases():
@@ -31,7 +31,9 @@ def device():
 @pytest.mark.usefixtures("device")
 def test_predicted_and_measured(name):
     pytest.importorskip(NEEDS.get(name, "torch"))
-    done = subprocess.run([sys.executable, str(FILE), name], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        [sys.executable, str(FILE), "--json", name], capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     report = json.loads(done.stdout.splitlines()[-1])
     print(json.dumps(report, indent=1))

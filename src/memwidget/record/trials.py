@@ -125,6 +125,13 @@ class Stand:
         finally:
             self._device.set_per_process_memory_fraction(before, self.device)
 
+    def _threads(self) -> int:
+        """How many threads the device runs at once; 0 where torch does not say."""
+        ask = getattr(self._device, "get_device_properties", None)
+        properties = None if ask is None else ask(self.device)
+        each = getattr(properties, "max_threads_per_multi_processor", 0)
+        return int(each) * int(getattr(properties, "multi_processor_count", 0))
+
     # -- running -----------------------------------------------------------------------------------------------------
 
     def warm_up(self, run: Callable[[], object]) -> str:
@@ -187,6 +194,7 @@ class Stand:
         if recording is not None and watch is not None:
             recording.facts["steps"] = marks
             recording.facts["cells"] = cell_names(recording)
+            recording.facts["threads"] = self._threads()
             watch.store(recording)
             if self._device is None:
                 measured.held = _held(before, self._storages(), _left(recording))

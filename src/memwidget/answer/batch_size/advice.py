@@ -21,7 +21,7 @@ from memwidget.answer.batch_size.trials import Size
 from memwidget.units import plain
 
 if TYPE_CHECKING:
-    from memwidget.answer.batch_size.laws import Requests
+    from memwidget.answer.batch_size.requests import Requests
     from memwidget.recording import I64
 
 #: A group that holds less of the peak than this is not worth a word.

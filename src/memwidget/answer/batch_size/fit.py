@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from memwidget.answer.batch_size.advice import Advice, checkpointing
-from memwidget.answer.batch_size.laws import FLOOR, Chosen, Law, Requests, choose
+from memwidget.answer.batch_size.laws import FLOOR, Chosen, Law, choose
 from memwidget.answer.batch_size.limits import bytes_of, margin_of
 from memwidget.answer.batch_size.replay import STEP
+from memwidget.answer.batch_size.requests import Requests
 from memwidget.answer.batch_size.table import Table, summary_of, table_of
 from memwidget.answer.batch_size.trials import Size, Trial, differences, words
 from memwidget.units import bytes_text
@@ -183,8 +184,16 @@ class BatchSizeFit:
         high = low * 2
         while high < _MOST and fits(high):
             low, high = high, high * 2
+        # Needs are nearly straight, and one may cost many replays: look where a line says, in turns with halving.
+        halve = False
         while high - low > 1:
             middle = (low + high) // 2
+            if high < top and not halve:
+                lower, upper = self.predict(at(low))[2], self.predict(at(high))[2]
+                if upper > lower:
+                    middle = low + int((high - low) * (room - lower) / (upper - lower))
+                    middle = min(max(middle, low + 1), high - 1)
+            halve = not halve
             low, high = (middle, high) if fits(middle) else (low, middle)
         return at(low) if self.dimensions > 1 else low
 
@@ -288,7 +297,7 @@ class BatchSizeFit:
         at, before = self._at(None), self.largest(limit)
         if before is None:
             return ()
-        extra = self.predict(at)[2] - self.predict(at)[0]
+        extra = self.predict(at)[2] - law.need_of(law.program, at).reserved
 
         def largest(need: Any) -> int:
             low, high = at[0], at[0] * 2

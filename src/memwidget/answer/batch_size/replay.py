@@ -59,6 +59,8 @@ class Program:
     start : tuple of Start
     allocator : {"caching", "plain"}
         "plain" hands out what is asked for and reserves nothing (CPU).
+    threads : int
+        That the device runs at once; 0 where it is not known.
     """
 
     ops: I32
@@ -69,6 +71,7 @@ class Program:
     base: int = 0
     start: tuple[Start, ...] = ()
     allocator: str = "caching"
+    threads: int = 0
 
 
 def align(program: Program, other: Program) -> I64 | None:

@@ -214,3 +214,33 @@ def exact(points: F64, values: F64, tolerance: F64) -> tuple[NDArray[np.int64], 
                 index[fits] = len(sets)
                 sets.append(terms)
     return index, sets
+
+
+def through_most(points: F64, values: F64, tolerance: float) -> tuple[Term, float, float]:
+    """A constant and one term that most of the values lie on, those of the largest sizes where that is a tie.
+
+    For values that come from several laws, one at a time: a straight line between the laws would be none of them.
+
+    Returns
+    -------
+    term, factor of the constant, factor of the term
+    """
+    far = largest_row(points)
+    product = (1,) * points.shape[1]
+    found = (product, 0.0, float(values[far] / points[far].prod()))
+    most = 1
+    for term in sorted(terms_for(points.shape[1])[1:], key=lambda term: (term != product, sum(term))):
+        along = design(points, (term,))[:, 0]
+        best = (most + 1, 0.0)  # another term must hold more of the values than those before it
+        for one, other in itertools.combinations(range(len(values)), 2):
+            if along[one] == along[other]:
+                continue
+            slope = (values[other] - values[one]) / (along[other] - along[one])
+            constant = values[one] - slope * along[one]
+            if slope < 0 or constant < -tolerance:
+                continue
+            agree = np.abs(constant + slope * along - values) <= tolerance
+            score = (int(agree.sum()), float(points[agree].prod(axis=1).sum()))
+            if score > best:
+                best, most, found = score, score[0], (term, max(0.0, float(constant)), float(slope))
+    return found

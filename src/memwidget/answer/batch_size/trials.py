@@ -168,6 +168,7 @@ def _program(trace: Trace, first: int, base: int) -> Program | None:
         base,
         tuple(start),
         "plain" if on_cpu else "caching",
+        int(trace.recording.facts.get("threads", 0)),
     )
 
 
