@@ -184,3 +184,112 @@ def test_layers_of_one_forward_pass_are_no_steps():
         *(f"alloc o{i} 1MiB @ net.py:7 forward <- {module} <- main.py:3 main\nfree o{i}" for i in range(8)),
     )
     assert findings(text, "growth") == []
+
+
+# -- expandable segments and private pools, by address ----------------------------------------------------------------
+
+
+def by_address(*steps, segments, settings=None):
+    """Trace of ("alloc" | "free" | "segment_map", offset, bytes); segments: (offset, bytes, pool, expandable).
+
+    Offsets and bytes in MiB; what is live at the end is worked out from the steps.
+    """
+    base, events, live = 1 << 40, [], {}
+    for action, offset, size in steps:
+        for name in ("free_requested", "free_completed") if action == "free" else (action,):
+            events.append(
+                {
+                    "action": name,
+                    "addr": base + offset * MiB,
+                    "size": size * MiB,
+                    "stream": 0,
+                    "time_us": len(events),
+                    "frames": [{"filename": "a.py", "line": 1, "name": "main"}],
+                }
+            )
+        if action == "alloc":
+            live[offset] = size
+        elif action == "free":
+            del live[offset]
+    found = []
+    for start, total, pool, is_expandable in segments:
+        inside = sorted(offset for offset in live if start <= offset < start + total)
+        blocks, at = [], start
+        for offset in [*inside, start + total]:
+            rows = [("inactive", at, offset - at)] if offset > at else []
+            rows += [("active_allocated", offset, live[offset])] if offset in live else []
+            blocks += [
+                {"address": base + o * MiB, "size": n * MiB, "requested_size": n * MiB, "state": state, "frames": []}
+                for state, o, n in rows
+            ]
+            at = offset + live.get(offset, 0)
+        active = sum(live[offset] for offset in inside) * MiB
+        found.append(
+            {
+                "device": 0,
+                "address": base + start * MiB,
+                "total_size": total * MiB,
+                "allocated_size": active,
+                "active_size": active,
+                "requested_size": active,
+                "stream": 0,
+                "segment_type": "large",
+                "segment_pool_id": pool,
+                "is_expandable": is_expandable,
+                "frames": [],
+                "blocks": blocks,
+            }
+        )
+    return Trace(
+        load_recording({"segments": found, "device_traces": [events], "allocator_settings": dict(settings or {})})
+    )
+
+
+def pieces(size, n):
+    """Put n blocks of a size into what one of 1024 MiB had mapped, and let every other go."""
+    return [
+        ("segment_map", 0, 1040),
+        ("alloc", 0, 1024),
+        ("free", 0, 1024),
+        *(("alloc", size * i, size) for i in range(n)),
+        *(("free", size * i, size) for i in range(1, n, 2)),
+    ]
+
+
+EXPANDABLE = {"expandable_segments": True}
+
+
+def test_free_pages_of_an_expandable_segment_are_no_fragmentation():
+    # Holes of 40 MiB are two pages of 20 MiB each: 512 MiB behind them map 400 on top, and the holes can be given back.
+    steps = [*pieces(40, 24), ("segment_map", 1040, 400), ("alloc", 920, 512)]
+    trace = by_address(*steps, segments=[(0, 1440, (0, 0), True)], settings=EXPANDABLE)
+    found = trace.findings()
+    assert [f for f in found if f.kind == "fragmentation"] == []
+    (cache,) = [f for f in found if f.kind == "cache"]
+    # 11 holes of 40 MiB; of what is free at the end, 920 + 512 = 1432 to 1440, there is no whole page.
+    assert (cache.bytes, cache.saves) == ((11 * 40 + 8) * MiB, 11 * 40 * MiB)
+
+
+def test_holes_smaller_than_a_page_are_fragmentation_there_too():
+    steps = [*pieces(16, 64), ("segment_map", 1040, 300), ("alloc", 1024, 300)]
+    trace = by_address(*steps, segments=[(0, 1340, (0, 0), True)], settings=EXPANDABLE)
+    (f,) = [f for f in trace.findings() if f.kind == "fragmentation"]
+    assert f.bytes == 300 * MiB  # none of the 32 holes of 16 MiB has a whole page of 20
+    assert "expandable" not in f.advice
+    assert "pad" in f.advice
+
+
+def test_what_a_private_pool_keeps_free_is_no_cache():
+    segments = [(0, 400, (1, 0), False), (500, 200, (0, 0), False)]
+    steps = [
+        *(step for o, n in ((0, 400), (500, 200)) for step in (("segment_alloc", o, n), ("alloc", o, n))),
+        ("free", 0, 400),
+        ("free", 500, 200),
+    ]
+    trace = by_address(*steps, segments=segments)
+    (cache,) = [f for f in trace.findings() if f.kind == "cache"]
+    assert (cache.bytes, cache.saves) == (200 * MiB, 200 * MiB)
+    assert "gives 200 MiB back" in cache.advice
+    (pool,) = [f for f in trace.findings() if f.kind == "pool"]
+    assert pool.bytes == 400 * MiB
+    assert trace.fragmentation_at("end").releasable == 200 * MiB

@@ -1,5 +1,6 @@
 """Patterns that people hit, on the CPU recorder: each alarm, and the false alarm beside it. KiB stand for MiB."""
 
+import functools
 import gc
 import warnings
 from types import SimpleNamespace
@@ -284,17 +285,89 @@ def test_autocasts_copies_of_the_weights_are_a_step():
     assert step.bytes == pytest.approx(16 * 2 * (128 * 128 + 128), rel=0.02)
 
 
+def test_features_in_an_unbounded_cache_grow_and_in_a_bounded_one_do_not():
+    net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8)).eval()
+
+    def code(size):
+        @functools.lru_cache(maxsize=size)
+        def features(i):
+            with torch.no_grad():
+                return net(torch.rand(64, 64) + i)
+
+        def code():
+            for i in range(30):
+                features(i).sum().item()
+            return features
+
+        return code
+
+    (growth,) = of_kind(record(code(None)), *UNUSUAL)
+    assert (growth.kind, growth.bytes_per_step) == ("growth", 4 * 64 * 8)
+    assert the_line(growth).startswith("return net(")
+    assert of_kind(record(code(4)), "growth") == []
+
+
+def test_a_tensor_extended_by_cat_grows_and_may_be_meant_to():
+    def code():
+        w, keys = torch.rand(64, 64), torch.rand(1, 64)
+        for _ in range(30):
+            new = keys[-1:] @ w
+            keys = torch.cat([keys, new])
+            del new
+        return keys
+
+    (growth,) = of_kind(record(code), "growth")
+    assert (growth.bytes_per_step, growth.certain, growth.saves) == (4 * 64, False, 0)
+    assert the_line(growth) == "keys = torch.cat([keys, new])"
+    assert "KV cache" in growth.advice
+
+    def generations():
+        for _ in range(3):
+            code()
+
+    assert of_kind(record(generations), "growth") == []
+
+
+class Initialized(nn.Module):
+    """Takes memory for a moment as it is made."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(64, 64) * 0.02)
+        nn.init.orthogonal_(self.w)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: [torch.zeros(64, 64) for _ in range(12)],
+        lambda: nn.Sequential(*[nn.Linear(64, 64) for _ in range(12)]),
+        lambda: [Initialized() for _ in range(12)],
+        lambda: {i: torch.rand(64, 64).to(torch.bfloat16) for i in range(12)}.popitem() and None,
+    ],
+)
+def test_a_list_that_is_made_at_once_does_not_grow(make):
+    def code():
+        net = nn.Linear(64, 64)
+        for _ in range(4):
+            net(torch.rand(64, 64)).mean().backward()
+        return net, make()
+
+    assert of_kind(record(make), "growth") == []
+    assert of_kind(record(code), "growth") == []
+
+
 # -- training ---------------------------------------------------------------------------------------------------------
 
 
-def training(steps, clear):
-    net = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256))
-    opt = torch.optim.AdamW(net.parameters())
+def training(steps, clear, rows=8, layers=2, make=torch.optim.AdamW):
+    net = nn.Sequential(*[m for _ in range(layers) for m in (nn.Linear(256, 256), nn.Tanh())])
+    opt = make(net.parameters(), lr=0.01)
 
     def code():
         history = []
         for _ in range(steps):
-            loss = net(torch.rand(8, 256)).pow(2).mean()
+            loss = net(torch.rand(rows, 256)).pow(2).mean()
             if clear == "before backward":
                 opt.zero_grad()
             loss.backward()
@@ -316,12 +389,21 @@ def test_optimizer_state_comes_once():
     assert "first step" in state.title
 
 
-def test_gradients_that_stand_through_the_forward_pass():
-    found, parameters = training(6, "before backward")
+def test_gradients_that_stand_through_the_forward_pass_where_the_peak_is():
+    # 16 layers of 257 KiB of weights, 512 KiB of activations each: the peak is where forward ends.
+    found, parameters = training(6, "before backward", rows=512, layers=16, make=torch.optim.SGD)
     (held,) = of_kind(found, *UNUSUAL)
     assert (held.kind, held.bytes) == ("held", parameters)
     assert "zero_grad(set_to_none=True)" in held.advice
-    assert held.saves == parameters
+    # Without them backward is highest, by what one layer's gradients take.
+    assert 0.5 * parameters < held.saves < parameters
+    found, _ = training(6, "after step", rows=512, layers=16, make=torch.optim.SGD)
+    assert of_kind(found, *UNUSUAL) == []
+
+
+def test_gradients_dropped_before_backward_are_nothing_unusual_where_the_optimizer_has_the_peak():
+    found, _ = training(6, "before backward")
+    assert of_kind(found, *UNUSUAL) == []
 
 
 def test_an_ordinary_loop_is_nothing_unusual():
@@ -526,6 +608,59 @@ def test_logits_are_a_spike_at_the_users_line():
     }
     assert "chunks" in spike.advice
     assert spike.bytes >= 256 * KiB
+
+
+def ordinary(net, *, backward):
+    x = torch.rand(4096, 64)
+
+    def code():
+        with torch.set_grad_enabled(backward):
+            loss = net(x).pow(2).mean()
+        if backward:
+            loss.backward()
+        return net
+
+    return record(code)
+
+
+@pytest.mark.parametrize("backward", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)),
+        lambda: nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)),
+        lambda: nn.Sequential(
+            nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 8),
+        ),
+    ],
+    ids=["equal layers", "a wide layer", "convolutions"],
+)  # fmt: skip
+def test_a_large_batch_through_layers_is_no_spike(make, backward):
+    assert of_kind(ordinary(make(), backward=backward), *UNUSUAL) == []
+
+
+def test_logits_in_the_middle_of_training_are_a_spike_at_the_loss():
+    words, width = 4096, 32
+    embed, layer, head = nn.Embedding(words, width), nn.Linear(width, width), nn.Linear(width, words)
+    parameters = [*embed.parameters(), *layer.parameters(), *head.parameters()]
+    opt = torch.optim.SGD(parameters, lr=0.1)
+
+    def code():
+        for _ in range(5):
+            ids = torch.randint(words, (512,))
+            h = embed(ids)
+            for _ in range(20):
+                h = layer(h).tanh()
+            loss = functional.cross_entropy(head(h), ids)
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+
+    (spike,) = of_kind(record(code), *UNUSUAL)
+    assert the_line(spike) == "loss = functional.cross_entropy(head(h), ids)"
+    assert spike.bytes == pytest.approx(4 * words * 512, rel=0.01)
+    assert "loss in chunks" in spike.advice
 
 
 def attention(length):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memwidget.answer.finding import amount, fact_rows, many, name_of
+from memwidget.answer.steps import LEAST
 from memwidget.units import plain
 
 if TYPE_CHECKING:
@@ -26,16 +27,21 @@ if TYPE_CHECKING:
 
 #: One scalar takes one block of this size on a GPU.
 _SCALAR = 512
+#: Events within which the old goes when its successor is made.
+_SOON = 8
 _APPEND = re.compile(r"\.(append|add|extend|insert)\(|\]\s*=[^=]")
+#: Not the head of a loop whose body stands on the same line.
+_COMPREHENSION = re.compile(r"[\[({,].*\sfor\s.+\sin\s")
 
 
 @dataclass(frozen=True)
 class Cause:
-    """The likely reason: sentences that support it, and the next step."""
+    """The likely reason: sentences that support it, the next step, and whether it may come to an end by itself."""
 
     evidence: tuple[str, ...]
     advice: str
     known: bool = False
+    bounded: bool = False
 
 
 def tell(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int) -> Cause:
@@ -47,7 +53,9 @@ def tell(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int) -> 
     if held is not None:
         return held
     likely = _by_signs(trace, steps, sites, blocks, per_step)
-    return likely if collected is None else Cause((*likely.evidence, *collected.evidence), likely.advice)
+    if collected is None or likely.bounded:
+        return likely
+    return Cause((*likely.evidence, *collected.evidence), likely.advice)
 
 
 def _by_signs(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int) -> Cause:
@@ -71,29 +79,66 @@ def _by_signs(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int
             ),
             f"At {name_of(trace, total)}, add loss.item() or loss.detach() instead of the loss itself.",
         )
+    longer = _made_longer(trace, steps, blocks)
+    if longer:
+        return Cause(
+            ("Each turn makes one block that is larger than the last, and frees that: a tensor extended by cat().",),
+            f"Expected of a KV cache until its sequence ends. Else, at {where}, allocate the whole once and write into "
+            "it: cat() holds the old and the new at the same time.",
+            bounded=True,
+        )
     each = max(1, round(len(blocks) / max(steps.n - 1, 1)))
     if per_step <= 2 * _SCALAR:
         return Cause(
             (f"Each step leaves {many(each, 'block')} of {amount(per_step / each)}: numbers kept as tensors.",),
             f"Keep plain numbers at {where}: .item() before they go into a list.",
         )
-    appended = next((row for row, text in sources if _APPEND.search(text)), -1)
-    if each == 1:
-        kept = "appends it to" if appended >= 0 else "keeps it in"
+    appended = any(_APPEND.search(text) for _, text in sources)
+    largest = int(np.median(np.sort(trace.blocks["size"][blocks])[-max(steps.n - 1, 1) :])) if len(blocks) else 0
+    if each == 1 or largest > 0.9 * per_step:
+        kept = "appends it to" if appended else "keeps it in"
+        elsewhere = "keep only what is needed" if trace.device_type == "cpu" else "keep .cpu() or only what is needed"
         return Cause(
             (
                 (
-                    f"Each step leaves one block of {amount(per_step)} and nothing else; its line {kept} something "
-                    "that "
-                    "lives on (a list, a dict, a hook's store)."
+                    f"Each step leaves one block of {amount(largest)}{'' if each == 1 else ' and next to nothing else'}"
+                    f"; its line {kept} something that lives on (a list, a dict, a hook's store)."
                 ),
             ),
-            f"At {where}, keep .cpu() or only the numbers needed, or clear the container each step.",
+            f"At {where}, {elsewhere}, or clear or cap what keeps it.",
         )
     return Cause(
         (f"Each step leaves {many(each, 'block')}: what was computed from each other, as an autograd graph keeps it.",),
         f"Keep .detach() or .item() of what {where} computes, or run it under torch.no_grad().",
     )
+
+
+def _made_longer(trace: Trace, steps: Steps, blocks: I64) -> bool:
+    """Whether the growth is one block that each turn makes anew, larger, before it frees the last."""
+    sizes, born, asked = (trace.blocks[c] for c in ("size", "alloc_event", "free_requested_event"))
+    if not len(blocks):
+        return False
+    top = int(blocks[sizes[blocks].argmax()])
+    mine = np.flatnonzero((trace.block_site == trace.block_site[top]) & (born >= 0) & (born <= born[top]))
+    mine = mine[np.argsort(born[mine])]
+    so_far = np.concatenate([[0], np.maximum.accumulate(sizes[mine])[:-1]])
+    chain = mine[sizes[mine] > so_far]  # each larger than all before
+    over = (asked[chain[:-1]] > born[chain[1:]]) & (asked[chain[:-1]] - born[chain[1:]] <= _SOON)
+    return bool(len(chain) >= max(LEAST, 0.7 * steps.n) and over.mean() > 0.8)
+
+
+def unwanted(trace: Trace, blocks: I64) -> bool:
+    """Whether a sign says that nobody wants what piles up: cycles, the collector, a container that is added to."""
+    asked = trace.blocks["free_requested_event"][blocks]
+    cycles = [block for row, block in _matches(trace, blocks) if row.get("kind") == "cycle"]
+    if 2 * len(set(cycles)) >= len(blocks) or freed_by_collector(trace, blocks):
+        return True
+    if "gc" not in trace.recording.facts and len(blocks) > 1 and (asked >= 0).all():
+        # All gone: a list would have let them go from the last to the first.
+        order = np.argsort(trace.blocks["alloc_event"][blocks], kind="stable")
+        return bool((np.diff(asked[order]) > 0).any())
+    frames = (trace.frame(int(row)) for row in np.unique(trace.block_site[blocks]).tolist() if row >= 0)
+    return any(_APPEND.search(f.source or "") and not _COMPREHENSION.search(f.source or "") for f in frames)
 
 
 def freed_by_collector(trace: Trace, blocks: I64) -> bool | None:
@@ -142,7 +187,7 @@ def _running_total(trace: Trace, steps: Steps, growing: I64) -> int:
         mine = made[site == row]
         if row < 0 or not 0.7 * steps.n <= len(mine) + 1 <= 1.3 * steps.n or blocks["size"][mine].max() > _SCALAR:
             continue
-        follows = (asked[mine[:-1]] > born[mine[1:]]) & (asked[mine[:-1]] - born[mine[1:]] <= 8)
+        follows = (asked[mine[:-1]] > born[mine[1:]]) & (asked[mine[:-1]] - born[mine[1:]] <= _SOON)
         if len(follows) and follows.mean() > 0.7 and row not in growing:
             return int(row)
     return -1

@@ -15,7 +15,7 @@ from memwidget.trace.sites import USER, site_labels
 from memwidget.units import bytes_text, plain
 
 if TYPE_CHECKING:
-    from memwidget.recording import I64
+    from memwidget.recording import I32, I64
     from memwidget.trace.trace import Frame, Trace
 
 #: Every kind, in the order in which findings of equal weight are told.
@@ -102,11 +102,11 @@ def worth(trace: Trace, size: int) -> bool:
     return size > 0 and size >= WORTH * max(trace.peak_active, trace.peak_allocated)
 
 
-def sums_by_site(trace: Trace, blocks: I64) -> list[tuple[int, int, int]]:
-    """(frame row, bytes, count) of some blocks, largest first."""
+def sums_by_site(trace: Trace, blocks: I64, sites: I32 | None = None) -> list[tuple[int, int, int]]:
+    """(frame row, bytes, count) of some blocks, largest first; by `sites` (one entry a block of the trace) if given."""
     if not len(blocks):
         return []
-    rows, inverse = np.unique(trace.block_site[blocks], return_inverse=True)
+    rows, inverse = np.unique((trace.block_site if sites is None else sites)[blocks], return_inverse=True)
     sums = np.zeros(len(rows), np.int64)
     np.add.at(sums, inverse, trace.blocks["size"][blocks])
     counts = np.bincount(inverse, minlength=len(rows))

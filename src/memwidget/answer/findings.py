@@ -11,7 +11,7 @@ import numpy as np
 
 from memwidget.answer.finding import EXPECTED, KINDS, Finding
 from memwidget.answer.growth import grows, growth
-from memwidget.answer.held import gradients, held, runs
+from memwidget.answer.held import gradients, held, idle_gradients, runs
 from memwidget.answer.kept import baseline, once, plateau
 from memwidget.answer.reserve import out_of_memory, reserve
 from memwidget.answer.spikes import spikes
@@ -45,8 +45,9 @@ def findings(trace: Trace) -> list[Finding]:
         # All of a growing line that is live belongs to the growth, its first steps too.
         stays = np.union1d(stays, np.flatnonzero(np.isin(trace.block_site, stairs.sites)))
     taken = np.union1d(taken, stays).astype(np.int64)
-    old = gradients(trace)
-    if old:  # the last step's stand at the end for the same reason
+    idle = idle_gradients(trace)
+    old = gradients(trace, idle)
+    if old or (idle and "cells" not in trace.recording.facts):  # the last step's stand at the end for the same reason
         taken = np.union1d(taken, np.flatnonzero(trace.blocks["category"] == CATEGORIES.index("gradient")))
     found = [
         *out_of_memory(trace),

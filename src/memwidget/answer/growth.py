@@ -8,6 +8,10 @@ A call site grows when, after the first steps (first optimizer state, caches, wo
 - rise in at least three steps, in the later half of them too (a cache that has filled is no leak),
 - fall back by little of that (a list that is cleared now and then is bounded),
 - and the loop is what the recording ends with (what a loop left behind earlier is held, not growing).
+
+Turns that are told by repeating lines alone prove less than marked steps: a comprehension that makes a model's state,
+or a list of samples, repeats one line as well. There the loop must do something else too: make what it gives back, or
+leave a sign that what it makes is not wanted (the collector frees it, it is in cycles, memory ran out).
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import numpy as np
 
 from memwidget.answer import causes
 from memwidget.answer.finding import Finding, amount, callers_sentence, frame_of, ids, many, name_of, source_sentence
+from memwidget.answer.kept import CONSTRUCTION, in_stack
 from memwidget.answer.steps import LEAST
 
 if TYPE_CHECKING:
@@ -85,9 +90,11 @@ def grows(trace: Trace, steps: Steps) -> Staircase | None:
     born, asked = blocks["alloc_event"], blocks["free_requested_event"]
     added = np.flatnonzero((born >= first) & (born < last) & ((asked == -1) | (asked >= last)))
     added = added[np.isin(trace.block_site[added], rows)]
-    if _let_go(trace, added, last):
-        return None
     whole = levels.sum(0)
+    if _let_go(trace, rows, added, bounds, int(whole[-1] - whole[0])):
+        return None
+    if steps.how == "repetition" and not _is_loop(trace, bounds[warm:], added):
+        return None
     per_step = np.diff(whole)
     return Staircase(
         rows, slopes, int(whole[0]), int(whole[-1]), bounds[warm:], added, int((per_step > 0).sum()), per_step
@@ -102,20 +109,35 @@ def _goes_on_otherwise(trace: Trace, steps: Steps) -> bool:
     return bool(after >= max(LEAST, inside / 4))
 
 
-def _let_go(trace: Trace, added: I64, last: int) -> bool:
+def _is_loop(trace: Trace, bounds: I64, added: I64) -> bool:
+    """Whether turns told by repetition are those of a loop at work, not of a list that is being made."""
+    blocks = trace.blocks
+    born, asked = blocks["alloc_event"], blocks["free_requested_event"]
+    given_back = np.flatnonzero((born >= bounds[0]) & (born < bounds[-1]) & (asked >= 0) & (asked < bounds[-1]))
+    for name in CONSTRUCTION:  # what a weight's initialization takes belongs to the weight
+        given_back = given_back[~in_stack(trace, given_back, name=name)]
+    if 2 * len(given_back) >= len(bounds) - 1:
+        return True
+    return bool(trace.oom_moments) or causes.unwanted(trace, added)
+
+
+def _let_go(trace: Trace, rows: I64, added: I64, bounds: I64, rise: int) -> bool:
     """Whether the program itself gave up after the loop what the loop had gathered: a list that served its turn.
 
     What the garbage collector freed was forgotten, not given up. What goes all together with nothing made since the
-    loop was of no use to anybody either: the code has ended.
+    loop was of no use to anybody either: the code has ended. What the last turn made may be its own.
     """
-    asked = trace.blocks["free_requested_event"][added]
-    gone = added[asked >= 0]
-    sizes = trace.blocks["size"]
-    if sizes[gone].sum() < 0.2 * sizes[added].sum() or causes.freed_by_collector(trace, gone):
+    born, asked = trace.blocks["alloc_event"], trace.blocks["free_requested_event"]
+    sizes, last = trace.blocks["size"], int(bounds[-1])
+    older = added[born[added] < bounds[-2]]
+    if sizes[older].sum() < 0.5 * rise:  # one block that is made anew, larger, at each turn
+        mine = np.flatnonzero(np.isin(trace.block_site, rows) & (born >= 0) & ((asked == -1) | (asked >= last)))
+        return bool(sizes[mine[asked[mine] == -1]].sum() < 0.5 * rise)
+    gone = older[asked[older] >= 0]
+    if sizes[gone].sum() < 0.2 * sizes[older].sum() or causes.freed_by_collector(trace, gone):
         return False
-    born = trace.blocks["alloc_event"]
-    made = np.count_nonzero((born >= last) & (born < trace.blocks["free_requested_event"][gone].max()))
-    return bool(sizes[gone].sum() < 0.8 * sizes[added].sum() or made)
+    made = np.count_nonzero((born >= last) & (born < asked[gone].max()))
+    return bool(sizes[gone].sum() < 0.8 * sizes[older].sum() or made)
 
 
 def _levels(trace: Trace, bounds: I64) -> tuple[I64, I64]:
@@ -176,7 +198,7 @@ def growth(trace: Trace, steps: Steps, stairs: Staircase | None) -> list[Finding
     evidence = [
         (
             f"Live bytes of {many(len(stairs.sites), 'line')} rose in {stairs.rises:,} of {many(n, 'interval')} "
-            f"({steps.words}), from {amount(stairs.start)} to {amount(stairs.end)}."
+            f"({steps.words}), by {amount(stairs.end - stairs.start)} to {amount(stairs.end)}."
         ),
         "By line: " + "; ".join(by_line) + ("." if len(stairs.sites) <= 4 else "; and more."),
         *source_sentence(trace, row),
@@ -192,10 +214,10 @@ def growth(trace: Trace, steps: Steps, stairs: Staircase | None) -> list[Finding
             site=frame_of(trace, row),
             label=trace.site_label(row),
             evidence=tuple(evidence),
-            advice=f"{cause.advice} That saves {amount(total)} a step.",
-            certain=stairs.rises >= 0.6 * n and n >= 5 and len(named) > 0,
+            advice=cause.advice if cause.bounded else f"{cause.advice} That saves {amount(total)} a step.",
+            certain=stairs.rises >= 0.6 * n and n >= 5 and len(named) > 0 and not cause.bounded,
             bytes_per_step=per_step,
-            saves=stairs.end - stairs.start,
+            saves=0 if cause.bounded else stairs.end - stairs.start,
             moment=int(stairs.bounds[-1]),
             window=(int(stairs.bounds[0]), int(stairs.bounds[-1])),
             lines=tuple(

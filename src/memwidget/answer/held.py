@@ -45,6 +45,9 @@ def held(trace: Trace, steps: Steps, taken: I64) -> list[Finding]:
     lives = np.setdiff1d(lives, taken)
     lives = lives[~np.isin(blocks["category"][lives], _STATE)]
     lives = lives[~is_model(trace, lives) & ~causes.passing(trace, lives)]
+    # A graph's gradients and results stand where its replay writes them: told with the pool.
+    private = [i for i, pool in enumerate(trace.recording.pools) if pool != (0, 0)]
+    lives = lives[~np.isin(blocks["pool"][lives], private)]
     if steps.n and steps.how != "repetition" and "cells" not in trace.recording.facts:
         # What a script set up before its first step is its state.
         lives = lives[blocks["alloc_event"][lives] >= steps.bounds[1]]
@@ -92,7 +95,9 @@ def _held_line(trace: Trace, mine: I64, row: int, size: int, count: int) -> Find
         said += [] if gradients else ["What backward makes and leaves are gradients, as a rule."]
         advice = "Call zero_grad(set_to_none=True) right after step()"
     else:
-        advice = "del the name, list or attribute that keeps it"
+        advice = "If nobody needs it any more, del the name, list or attribute that keeps it"
+    # Where a cell ends, what it left is left; a file or a block of code may end in the middle of things.
+    ended = bool(fixes) or "cells" in trace.recording.facts
     return told(
         trace,
         "held",
@@ -100,45 +105,66 @@ def _held_line(trace: Trace, mine: I64, row: int, size: int, count: int) -> Find
         mine,
         said,
         f"{advice}: that frees {amount(size)}.",
-        certain=gradients or not in_backward,
+        certain=gradients or (ended and not in_backward),
         saves=size,
         moment=trace.n_events,
         row=row,
     )
 
 
-def gradients(trace: Trace) -> list[Finding]:
-    """Gradients of the step before that stand through a forward pass, only to be dropped before backward."""
+def idle_gradients(trace: Trace) -> list[tuple[int, I64]]:
+    """Gradients of the step before that stand through a forward pass, only to be dropped before the next backward.
+
+    One pair (first moment, block ids) a forward pass; the usual zero_grad(), backward(), step() has them.
+    """
     blocks = trace.blocks
     grads = np.flatnonzero(blocks["category"] == CATEGORY_CODE["gradient"])
-    forward = [b for b in trace.bands if b.kind == "phase" and b.name == "forward"]
-    backward = np.array(sorted(b.lo for b in trace.bands if b.kind == "phase" and b.name == "backward"), np.int64)
-    if not len(grads) or not forward or not len(backward):
-        return []
-    curve = trace.curve("allocated")
-    peaks = [band.lo + int(curve[band.lo : band.hi + 1].argmax()) for band in forward]
-    m = max(peaks, key=lambda at: int(curve[at]))
-    until = backward[np.searchsorted(backward, m)] if backward[-1] >= m else trace.n_events
+    starts = np.array(sorted(b.lo for b in trace.bands if b.kind == "phase" and b.name == "backward"), np.int64)
     born, asked = blocks["alloc_event"][grads], blocks["free_requested_event"][grads]
-    idle = grads[(born < m) & (asked >= m) & (asked <= until)]
-    size = int(blocks["size"][idle].sum())
-    if not worth(trace, size):
+    found = []
+    for band in trace.bands:
+        if band.kind == "phase" and band.name == "forward":
+            later = starts[starts >= band.hi]
+            until = int(later[0]) if len(later) else trace.n_events
+            mine = grads[(born < band.lo) & (asked >= band.hi) & (asked <= until)]
+            found += [(band.lo, mine)] if len(mine) else []
+    return found
+
+
+def gradients(trace: Trace, idle: list[tuple[int, I64]]) -> list[Finding]:
+    """Idle gradients that the peak could do without.
+
+    They cost something only where the peak lies in a forward pass, or early in backward, and not in the optimizer's
+    step, when there are gradients anyway.
+    """
+    size_of, asked = trace.blocks["size"], trace.blocks["free_requested_event"].astype(np.int64)
+    change = np.zeros(trace.n_events + 2, np.int64)
+    for start, mine in idle:
+        np.add.at(change, start, int(size_of[mine].sum()))
+        np.subtract.at(change, asked[mine] + 1, size_of[mine])
+    lowered = int((trace.curve("allocated") - np.cumsum(change)[: trace.n_events + 1]).max(initial=0))
+    saves = trace.peak_allocated - lowered
+    m = trace.peak_event
+    at_peak = [mine[asked[mine] >= m] for start, mine in idle if start <= m]
+    if not at_peak or not worth(trace, saves):
         return []
+    standing = at_peak[-1]
+    size = int(size_of[standing].sum())
     return [
         told(
             trace,
             "held",
             f"{amount(size)} of old gradients stand through the forward pass",
-            idle,
+            standing,
             [
                 (
-                    f"{many(len(idle), 'gradient')} were live at the forward pass's highest moment ({m:,}) and freed "
-                    "before the next backward: nothing read them."
+                    f"{many(len(standing), 'gradient')} were live at the peak (event {m:,}) and freed before the next "
+                    "backward: nothing read them."
                 )
             ],
-            f"Call zero_grad(set_to_none=True) right after step(): the forward pass's peak falls by {amount(size)}.",
-            certain=(blocks["reason"][idle] == 1).all(),  # by identity
-            saves=size,
+            f"Call zero_grad(set_to_none=True) right after step(): the peak falls by {amount(saves)}.",
+            certain=(trace.blocks["reason"][standing] == 1).all(),  # by identity
+            saves=saves,
             moment=m,
         )
     ]

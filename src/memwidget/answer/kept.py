@@ -17,6 +17,7 @@ from memwidget.answer.finding import (
     ids,
     lines_of,
     many,
+    name_of,
     sums_by_site,
     worth,
 )
@@ -36,6 +37,8 @@ CATEGORY_CODE = {name: code for code, name in enumerate(CATEGORIES)}
 #: torch's default cuBLAS workspaces: 8,519,680 B, and 32 MiB on Hopper; told by name where C++ stacks were recorded.
 _WORKSPACE_SIZES = (8_519_680, 32 << 20)
 _WORKSPACE_NAMES = ("Workspace", "cudnnHandle", "cublasLt")
+#: Functions that make a model's weights, or move them.
+CONSTRUCTION = ("__init__", "_apply", "reset_parameters")
 
 
 def baseline(trace: Trace) -> list[Finding]:
@@ -52,7 +55,15 @@ def baseline(trace: Trace) -> list[Finding]:
     said = [f"{many(len(there), 'block')} were live at the first event; their allocation is not in the history."]
     stays = blocks["free_requested_event"][there] == -1
     said.append(f"{amount(int(blocks['size'][there][stays].sum()))} of it are live to the end.")
-    advice, saves = "Record from an earlier cell on to see where it came from.", 0
+    known = [row for row in sums_by_site(trace, there) if row[0] >= 0][:3]
+    if known:
+        said.append(f"By line: {'; '.join(f'{amount(size)} {name_of(trace, row)}' for row, size, _ in known)}.")
+    labels = trace.blocks["category"][there]
+    for name in ("parameter", "optimizer_state", "buffer"):
+        part = int(blocks["size"][there][labels == CATEGORY_CODE[name]].sum())
+        if worth(trace, part):
+            said.append(f"{amount(part)} of it are {name.replace('_', ' ')}s.")
+    advice, saves = "Expected. Record from an earlier cell on to see how it came about.", 0
     if worth(trace, grad):
         said.append(f"{amount(grad)} of it are gradients from before.")
         advice, saves = f"Call zero_grad(set_to_none=True) right after step(): that frees {amount(grad)}.", grad
@@ -168,7 +179,7 @@ def _named_workspaces(trace: Trace, blocks: I64) -> NDArray[np.bool_]:
 def is_model(trace: Trace, blocks: I64) -> NDArray[np.bool_]:
     """Whether blocks are a model's weights as it is built or moved: made by a layer, by .to() or .cuda()."""
     in_layer = in_stack(trace, blocks, file="/torch/nn/modules/")
-    names = [in_stack(trace, blocks, name=name) for name in ("__init__", "_apply", "reset_parameters")]
+    names = [in_stack(trace, blocks, name=name) for name in CONSTRUCTION]
     found: NDArray[np.bool_] = in_layer & np.logical_or.reduce(names)
     return found
 
@@ -214,14 +225,17 @@ def plateau(trace: Trace, taken: I64) -> list[Finding]:
     if int(sums[best]) < 0.8 * int(blocks["size"][lasting].sum()):
         return []
     cast = bool(in_stack(trace, mine, name="at::autocast").mean() > 0.5)
+    if not cast and in_stack(trace, mine, file="/torch/nn/modules/").mean() <= 0.5:
+        return []  # a list or a dict that had its time
     first, gone = int(born[mine].min()), int(asked[mine].min())
-    flat = int(born[mine].max())
+    together = lines & (born >= 0) & (np.searchsorted(allocs, asked) == burst[best])
+    flat = int(born[together].max())
     # A good deal was made while it stood, else it is a list that was gathered and used. Under autocast a second pass
     # makes a third of what the first one made: only outputs.
     rise, stand = np.diff(np.searchsorted(allocs, [first, flat, gone]))
     if stand < 0.25 * rise:
         return []
-    what = "Autocast's copies of the weights" if cast else "Memory that was kept for a while"
+    what = "Autocast's copies of the weights" if cast else "Something that layers made"
     return [
         told(
             trace,
@@ -236,7 +250,7 @@ def plateau(trace: Trace, taken: I64) -> list[Finding]:
             ],
             "Expected: autocast drops its copies where its block ends."
             if cast
-            else "Nothing to do; under autocast these are low-precision copies of the weights, which go where it ends.",
+            else "Expected under autocast: low-precision copies of the weights, which go where its block ends.",
             certain=cast,
             moment=gone,
         )

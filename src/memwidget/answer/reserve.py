@@ -10,7 +10,8 @@ Fragmentation is told by two numbers together, each at least a seventh of what w
 
 Either alone is ordinary. A training step leaves a fifth of its memory free at the peak because nothing fits there that
 it needs later, without a byte reserved in vain (cost 0 to 4 %); and a step of GPT-2 small reserves 394 MiB on top when
-456 MiB lie in pieces, which is 9 % of what it has.
+456 MiB lie in pieces, which is 9 % of what it has. In expandable segments only what lies in no whole page counts: free
+pages are unmapped, and mapped where they are needed, before memory runs out.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 from memwidget.answer.finding import Finding, amount, frame_of, ids, lines_of, many, name_of, sums_by_site
 from memwidget.answer.oom import explain
 from memwidget.recording import ACTION
+from memwidget.trace.segments import EXPANDABLE
 
 if TYPE_CHECKING:
     from memwidget.recording import I64
@@ -46,13 +48,12 @@ def reserve(trace: Trace) -> list[Finding]:
     """Everything about reserved memory."""
     if trace.device_type == "cpu" or not len(trace.segments):
         return []
-    pools = _pools(trace)
     return [
         *_fragmentation(trace),
         *_pending(trace),
-        *pools,
+        *_pools(trace),
         *_stranded(trace),
-        *_cache(trace, sum(f.bytes for f in pools)),
+        *_cache(trace),
         *_outside(trace),
     ]
 
@@ -76,12 +77,16 @@ def _fragmentation(trace: Trace) -> list[Finding]:
     added = sum(g.reserved for g in trace.growth_despite_room)
     cost = min(trace.peak_reserved - trace.peak_active, added)
     reserved_then = int(trace.curve("reserved")[worst.event]) + worst.reserved
-    if cost < _SEVENTH * trace.peak_reserved or worst.free < _SEVENTH * reserved_then:
-        return []
     then = trace.fragmentation_at(worst.event)
+    expandable = bool(trace.recording.settings.get("expandable_segments", False))
+    room = worst.free
+    if expandable:
+        room = min(room, then.free - then.releasable)
+        cost = min(cost, room)
+    if cost < _SEVENTH * trace.peak_reserved or room < _SEVENTH * reserved_then:
+        return []
     block = _maker(trace, worst.event)
     row = _site(trace, block)
-    expandable = bool(trace.recording.settings.get("expandable_segments", False))
     said = [
         (
             f"{amount(worst.reserved)} were reserved for {amount(worst.request)} at event {worst.event:,} although "
@@ -316,13 +321,24 @@ def _idle_curve(trace: Trace, stream: int) -> I64:
     return np.cumsum(curve)
 
 
-def _cache(trace: Trace, in_pools: int) -> list[Finding]:
+def _cache(trace: Trace) -> list[Finding]:
     """Reserved, in no use, and to be had back: at the end."""
     end = trace.fragmentation_at("end")
-    idle = end.free - min(in_pools, end.free)
+    idle = end.free - _idle_in_pools(trace)
     if idle <= 0 or idle < _IDLE * trace.peak_reserved:
         return []
     back = min(end.releasable, idle)
+    said = [f"{amount(trace.active)} are in use, {amount(trace.reserved)} reserved; torch keeps the rest."]
+    if back:
+        pages = (trace.segments["kind"] == EXPANDABLE).any()
+        said.append(f"{amount(back)} of it are in {'pages' if pages else 'segments'} that are wholly free.")
+        advice = (
+            f"Not a leak, and the next allocations use it. torch.cuda.empty_cache() gives {amount(back)} back, "
+            "for another process's sake."
+        )
+    else:
+        said.append("Every segment still holds a live block.")
+        advice = "Not a leak, and the next allocations use it. empty_cache() will not help."
     return [
         Finding(
             kind="cache",
@@ -331,19 +347,23 @@ def _cache(trace: Trace, in_pools: int) -> list[Finding]:
             blocks=(),
             site=None,
             label="",
-            evidence=(
-                f"{amount(trace.active)} are in use, {amount(trace.reserved)} reserved; torch keeps the rest.",
-                f"{amount(back)} of it are in segments that are wholly free.",
-            ),
-            advice=f"Not a leak, and the next allocations use it. torch.cuda.empty_cache() gives {amount(back)} back, "
-            "for another process's sake."
-            if back
-            else "Not a leak. empty_cache() will not help: every segment still holds a live block.",
+            evidence=tuple(said),
+            advice=advice,
             certain=True,
             saves=back,
             moment=trace.n_events,
         )
     ]
+
+
+def _idle_in_pools(trace: Trace) -> int:
+    """Bytes of private pools that are in no block at the end: told with the pool, and of no use to others."""
+    private = [i for i, pool in enumerate(trace.recording.pools) if pool != (0, 0)]
+    sums = []
+    for table in (trace.segments, trace.blocks):
+        mine = np.isin(table["pool"], private) & ((table["free_event"] == -1) | (table["free_event"] >= trace.n_events))
+        sums.append(int(table["size"][mine].sum()))
+    return max(sums[0] - sums[1], 0)
 
 
 def _outside(trace: Trace) -> list[Finding]:

@@ -1,14 +1,19 @@
-"""Short peaks: what stood at the highest moment for a short time only.
+"""Short peaks: what stood at the highest moment for a short time only, and one line could do without.
 
 Owns two readings of the peak. A *burst*: blocks of one line that live briefly and make up much of it (a full table of
 logits, an attention matrix, a workspace tried once). A *handover*: the new is made while the old is still there, and
-the old goes right after (a model built again in its own cell). A forward pass that piles up activations for a whole
-step is neither.
+the old goes right after (a model built again in its own cell).
+
+What is ordinary is neither, however large the batch: activations that wait for backward, and what layers hand to one
+another. Of those only what stands out counts: a loss over a whole vocabulary, and sizes of another order. What an
+operator takes for itself in backward, where no line of Python is at work, is told as a fact.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,10 +29,14 @@ from memwidget.answer.finding import (
     source_sentence,
     sums_by_site,
 )
+from memwidget.answer.kept import in_stack, told
+from memwidget.answer.steps import inside_modules
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from memwidget.answer.steps import Steps
-    from memwidget.recording import I64
+    from memwidget.recording import I32, I64
     from memwidget.trace.trace import Trace
 
 #: Share of the peak that short-lived blocks of one line must make up.
@@ -40,6 +49,55 @@ _BRIEF, _FEW = 0.15, 6
 _PIECES = 4
 #: A recording without steps and of no more events than this shows a few operations, not a run.
 _SHORT = 400
+#: By so much what layers make must exceed three of four of their blocks to stand out: a transformer's hidden layer has
+#: 4 times its width (gated ones up to 8), an attention matrix of 1,024 positions 16 times, logits 8 to 65 times.
+_ORDER = 8
+#: trace.NO_STACK's code for blocks that autograd's own thread made.
+_BACKWARD = 2
+_LOSSES = ("cross_entropy", "nll_loss", "log_softmax")
+_NODE = re.compile(r"generated::(\w+?)::apply")
+
+
+@dataclass(frozen=True)
+class _Nature:
+    """What blocks are in the course of training, one entry a block.
+
+    Attributes
+    ----------
+    sites : line that made it; for a block of backward its forward's, where deep mode knows it; -1 for none
+    backward : made in backward
+    waits : made before backward and freed in it
+    last : one of the last few of those before backward begins
+    layers : made below a module that is no loss
+    """
+
+    sites: I32
+    backward: NDArray[np.bool_]
+    waits: NDArray[np.bool_]
+    last: NDArray[np.bool_]
+    layers: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, trace: Trace) -> _Nature:
+        blocks = trace.blocks
+        every = np.arange(len(blocks))
+        born, asked = blocks["alloc_event"].astype(np.int64), blocks["free_requested_event"].astype(np.int64)
+        backward = (trace.no_stack == _BACKWARD) | in_stack(trace, every, file="/torch/autograd/__init__.py")
+        backward |= in_stack(trace, every, name="autograd::Engine")
+        runs = np.sort(born[backward])
+        following = np.searchsorted(runs, born)  # the first allocation of backward behind each block
+        begins = np.append(runs, np.iinfo(np.int64).max)[following]
+        allocs = np.sort(born[born >= 0])
+        waits = ~backward & (born >= 0) & (asked >= begins)
+        last = waits & (np.searchsorted(allocs, begins) - np.searchsorted(allocs, born) <= _FEW)
+        sites = trace.block_site.copy()
+        of_forward = np.flatnonzero(trace.forward_stack >= 0)
+        sites[of_forward] = trace.stack_site[trace.forward_stack[of_forward]]
+        loss = in_stack(trace, every, file="/torch/nn/modules/loss.py")
+        for name in _LOSSES:
+            loss |= in_stack(trace, every, name=name)
+        inside = np.append(inside_modules(trace), np.False_)[blocks["stack"]]  # -1 takes the last entry
+        return cls(sites, backward & (trace.forward_stack < 0), waits & ~loss, last, inside & ~loss)
 
 
 def spikes(trace: Trace, steps: Steps) -> list[Finding]:
@@ -63,22 +121,47 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
     short = (born >= 0) & (asked >= 0)
     if not few:  # in a few operations: whatever the code gave back again
         short &= asked - born <= max(_BRIEF * length, _FEW)
+    nature = _Nature.of(trace)
     live = trace.live_at(m)
-    brief = short[live]
-    sums = sums_by_site(trace, live[brief])
-    if not sums or sums[0][1] < _SHARE * trace.peak_allocated:
-        return []
-    row, size, count = _headline(trace, sums, live[brief])
-    mine = live[brief & (trace.block_site[live] == row)]
-    largest = mine[np.argsort(-blocks["size"][mine])][:_PIECES]
-    if int(blocks["size"][largest].sum()) < 0.8 * size:
-        return []
-    # What would stand at most without this line's short-lived blocks, anywhere in the recording.
-    below = _peak_without(trace, np.flatnonzero(short & (trace.block_site == row)))
-    gain = trace.peak_allocated - below
-    # A line can be acted on; backward without a line only where it is much.
-    if gain < (_GAIN if row >= 0 else 2 * _GAIN) * trace.peak_allocated:
-        return []
+    live = live[short[live]]
+    found: list[Finding] = []
+    least = _SHARE * trace.peak_allocated
+    for row, size, count in sums_by_site(trace, live, nature.sites):
+        if size < least:
+            break
+        mine = live[nature.sites[live] == row]
+        mine = mine[nature.backward[mine] == bool(nature.backward[mine].mean() > 0.5)]
+        largest = mine[np.argsort(-blocks["size"][mine])][:_PIECES]
+        if int(blocks["size"][largest].sum()) < 0.8 * size:
+            continue
+        # What would stand at most without this line's short-lived blocks, anywhere in the recording.
+        below = _peak_without(trace, np.flatnonzero(short & (nature.sites == row)))
+        if trace.peak_allocated - below < _GAIN * trace.peak_allocated:
+            continue
+        if row < 0 or nature.backward[largest[0]]:
+            least = min(least, size / 2)  # a loss's own table, beside two or three of its gradients
+            activation = blocks["size"][nature.waits].max(initial=0)
+            found += _workspace(trace, mine, below) if blocks["size"][largest[0]] > 2 * activation else []
+        elif _stands_out(trace, nature, int(largest[0])):
+            return [_told(trace, steps, nature, row, size, count, mine, below)]
+    return found[:1]
+
+
+def _stands_out(trace: Trace, nature: _Nature, block: int) -> bool:
+    """Whether a block is more than what every layer and every step have."""
+    if not nature.layers[block] and not nature.waits[block]:
+        return True
+    if nature.waits[block] and not nature.last[block]:
+        return False
+    sizes = trace.blocks["size"]
+    ordinary = np.quantile(sizes[nature.layers & ~nature.backward], 0.75) if nature.layers.any() else sizes[block]
+    return bool(sizes[block] >= _ORDER * ordinary)
+
+
+def _told(  # noqa: PLR0917
+    trace: Trace, steps: Steps, nature: _Nature, row: int, size: int, count: int, mine: I64, below: int
+) -> Finding:
+    blocks, gain = trace.blocks, trace.peak_allocated - below
     window = (int(blocks["alloc_event"][mine].min()), int(blocks["free_requested_event"][mine].max()) + 1)
     said = [
         (
@@ -88,29 +171,61 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
         ),
         *source_sentence(trace, row),
     ]
-    first_only, advice, saves = _first_only(trace, steps, row, mine), "", size
-    if first_only:
+    saves = min(size - size // 4, gain)
+    if _first_only(trace, steps, row, mine):
+        saves = gain
         said.append("Later steps need less here: it happened in the first one only (a workspace that was tried out).")
         advice = "Set torch.backends.cudnn.benchmark = False, or limit what it may try: the first step's peak falls"
+    elif nature.last[mine].any():
+        advice = (
+            "Compute the loss in chunks (of the batch or of the sequence, each under checkpoint): in four parts the "
+            "peak falls"
+        )
     else:
-        saves = min(size - size // 4, gain)
-        advice = "Do it in chunks (of the batch or of the sequence), or checkpoint it; in four parts the peak falls"
+        advice = "Do it in chunks (of the batch or of the sequence): in four parts the peak falls"
+    return Finding(
+        kind="spike",
+        title=f"A short peak of {amount(size)} at {name_of(trace, row)}",
+        bytes=size,
+        blocks=ids(mine),
+        site=frame_of(trace, row),
+        label=trace.site_label(row),
+        evidence=tuple(said),
+        advice=f"{advice} by up to {amount(saves)} (without it the peak would be {amount(below)}).",
+        certain=False,
+        saves=saves,
+        moment=trace.peak_event,
+        window=window,
+        lines=lines_of(trace, sums_by_site(trace, mine, nature.sites)),
+        frame=row,
+    )
+
+
+def _workspace(trace: Trace, mine: I64, below: int) -> list[Finding]:
+    """A fact: what operators take for themselves in backward makes the peak."""
+    size = int(trace.blocks["size"][mine].sum())
+    largest = int(mine[trace.blocks["size"][mine].argmax()])
+    node = next((found[1] for f in trace.stack(largest) if (found := _NODE.search(f.name))), "")
+    born, asked = int(trace.blocks["alloc_event"][largest]), int(trace.blocks["free_requested_event"][largest])
+    alike = np.flatnonzero(trace.blocks["size"] == trace.blocks["size"][largest])
+    said = [
+        (
+            f"The largest, {amount(int(trace.blocks['size'][largest]))}, stood for {asked - born:,} events; "
+            f"{many(len(alike), 'block')} of that size came in all. Without them the peak would be {amount(below)}."
+        ),
+        f"{node} took it." if node else 'stacks="all" names the operator.',
+    ]
     return [
-        Finding(
-            kind="spike",
-            title=f"A short peak of {amount(size)} " + (f"at {name_of(trace, row)}" if row >= 0 else "in backward"),
-            bytes=size,
-            blocks=ids(mine),
-            site=frame_of(trace, row),
-            label=trace.site_label(row),
-            evidence=tuple(said),
-            advice=f"{advice} by up to {amount(saves)} (without it the peak would be {amount(below)}).",
-            certain=False,
-            saves=saves,
-            moment=m,
-            window=window,
-            lines=lines_of(trace, sums),
-            frame=row,
+        told(
+            trace,
+            "step",
+            f"What operators take for a moment in backward makes {amount(size)} of the peak",
+            mine,
+            said,
+            "Expected. A smaller batch needs less of it; in half precision another kernel may serve that needs none.",
+            certain=bool(node),
+            moment=trace.peak_event,
+            row=-1,
         )
     ]
 
@@ -129,28 +244,6 @@ def _peak_without(trace: Trace, left_out: I64) -> int:
     np.add.at(change, trace.blocks["alloc_event"][left_out].astype(np.int64) + 1, size)
     np.subtract.at(change, trace.blocks["free_requested_event"][left_out].astype(np.int64) + 1, size)
     return int((trace.curve("allocated") - np.cumsum(change)[: trace.n_events + 1]).max())
-
-
-def _headline(trace: Trace, sums: list[tuple[int, int, int]], brief: I64) -> tuple[int, int, int]:
-    """The line to name: the largest, but a forward line of half its size before the one that calls backward."""
-    named = [r for r in sums if r[0] >= 0 and 2 * r[1] >= sums[0][1]]
-    if not named:
-        return sums[0]
-    top = named[0]
-    if _calls_backward(trace, brief[trace.block_site[brief] == top[0]]):
-        others = [
-            r
-            for r in named[1:]
-            if 2 * r[1] >= top[1] and not _calls_backward(trace, brief[trace.block_site[brief] == r[0]])
-        ]
-        return others[0] if others else top
-    return top
-
-
-def _calls_backward(trace: Trace, blocks: I64) -> bool:
-    """Whether the largest of these blocks was made below a call of backward()."""
-    block = int(blocks[trace.blocks["size"][blocks].argmax()])
-    return any(f.name == "backward" and "torch" in f.filename for f in trace.stack(block))
 
 
 def _first_only(trace: Trace, steps: Steps, row: int, mine: I64) -> bool:

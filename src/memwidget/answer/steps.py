@@ -117,7 +117,7 @@ def _repetition(trace: Trace) -> Steps:
     else:
         stacks = blocks["stack"][made]
         turns = np.zeros(0, np.int64)
-        outside = ~_inside_modules(trace)[stacks]
+        outside = ~inside_modules(trace)[stacks]
         for tokens in _user_lines(trace, stacks):
             turns = _returns(tokens)
             if len(turns) >= LEAST:
@@ -143,7 +143,7 @@ def _module_calls(trace: Trace) -> NDArray[np.bool_]:
     return texts[files] if len(texts) else np.zeros(len(files), bool)
 
 
-def _inside_modules(trace: Trace) -> NDArray[np.bool_]:
+def inside_modules(trace: Trace) -> NDArray[np.bool_]:
     """Whether a stack passes through a module's call, one entry a stack."""
     r = trace.recording
     so_far = np.concatenate([[0], np.cumsum(_module_calls(trace)[r.stack_frames])])
