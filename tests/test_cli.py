@@ -62,6 +62,9 @@ def test_a_page_does_not_replace_its_recording(sample, tmp_path, capsys):
 def test_bad_arguments_leave_with_2(sample, tmp_path, capsys):
     assert cli.main(["summary", sample, "--device", "9"]) == 2
     assert "device 9" in capsys.readouterr().err
+    assert cli.main(["summary", sample, "--device", "cpu"]) == 2
+    assert "holds nothing of cpu" in capsys.readouterr().err
+    assert cli.main(["summary", sample, "--device", "cuda:0"]) == 0
     assert cli.main(["html", sample, "-o", str(tmp_path)]) == 2
     assert "directory" in capsys.readouterr().err
     for arguments in ([], ["summary", sample, "--capacity", "much"], ["open"]):

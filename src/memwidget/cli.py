@@ -87,8 +87,12 @@ def _source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", metavar="FILE", help=".pickle (also .gz .xz .zst), .memtrace, or torch.profiler's .json"
     )
-    parser.add_argument("--device", type=int, help="device ordinal; the one with most bytes if left out")
+    parser.add_argument("--device", type=_device, help="such as 1 or cuda:1; the one with most bytes if left out")
     parser.add_argument("--capacity", type=parse_bytes, metavar="BYTES", help="what the device has, such as 80GiB")
+
+
+def _device(written: str) -> int | str:
+    return int(written) if written.isdecimal() else written
 
 
 def parse_bytes(written: str) -> int:
@@ -100,14 +104,12 @@ def parse_bytes(written: str) -> int:
 
 
 def _load(options: argparse.Namespace) -> Trace:
-    from memwidget.read import load_recording
-    from memwidget.trace.trace import Trace
+    from memwidget.session import load
 
     try:
-        recording = load_recording(options.file)
+        return load(options.file, options.device, options.capacity)
     except SnapshotError as error:
         raise SnapshotError(f"{options.file}: {error}") from None
-    return Trace(recording, options.device, options.capacity)
 
 
 def _html(options: argparse.Namespace) -> int:

@@ -79,6 +79,8 @@ def test_archives_are_small_and_equal_for_equal_recordings(data, tmp_path):
 def test_other_suffixes_and_failures_leave_no_file(oom, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"name it \.memtrace"):
         archive.save(oom, tmp_path / "x.json")
+    with pytest.raises(FileNotFoundError, match=r"nowhere/x\.memtrace'$"):
+        archive.save(oom, tmp_path / "nowhere" / "x.memtrace")
     (tmp_path / "x.memtrace").write_text("old")
     monkeypatch.setattr("pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):

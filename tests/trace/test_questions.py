@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from memwidget.read import load_recording
@@ -38,9 +39,12 @@ def test_sites_are_the_users_lines_and_add_up() -> None:
 @pytest.mark.parametrize("block", [-1, 4])
 def test_no_block_has_no_stack_site_or_name(block: int) -> None:
     trace = Trace(load_recording(snapshot(PROGRAM)))
-    for ask in (trace.stack, trace.site, trace.block_name):
+    for ask in (trace.stack, trace.site, trace.block_name, trace.label, trace.forward_frames, trace.no_stack_reason):
         with pytest.raises(IndexError, match=f"run from 0 to 3; {block} is none"):
             ask(block)
+        for wrong in ("a", 1.5, True, None):
+            with pytest.raises(TypeError, match="A block id is an int"):
+                ask(wrong)
 
 
 def test_moments() -> None:
@@ -50,7 +54,8 @@ def test_moments() -> None:
     assert trace.oom_moments == (trace.moment("oom"),)
     # The state the failing request met: y is gone, x is not.
     assert trace.blocks["size"][trace.live_at("oom")].tolist() == [3 << 20, 2 << 20, 512]
-    for wrong in (-1, trace.n_events + 1, "noon"):
+    assert trace.moment(np.int32(2)) == 2
+    for wrong in (-1, trace.n_events + 1, "noon", None, True, 1.5):
         with pytest.raises(ValueError, match=r"moment|Moment"):
             trace.moment(wrong)
     with pytest.raises(ValueError, match="no out-of-memory"):

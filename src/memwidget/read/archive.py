@@ -108,7 +108,10 @@ def save(recording: Recording, path: str | os.PathLike[str]) -> None:
 
 def _write(target: Path, content: bytes) -> None:
     """Write all or nothing: a full disk must not leave half a file, nor destroy the one that was there."""
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
+    except OSError as error:  # it names the temporary file, which nobody asked for
+        raise OSError(error.errno, error.strerror, str(target)) from None
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)

@@ -1,4 +1,4 @@
-"""Rows of the answers by category, by phase and by step.
+"""Rows of the answers by call site, by category, by phase and by step.
 
 Owns how blocks and ranges are summed up; `Trace` gives the results out as mappings.
 """
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memwidget.trace.categories import GUESS, IDENTITY, PHASE, RULE
+from memwidget.trace.values import SiteRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from memwidget.recording import I64, Recording
+    from memwidget.recording import I32, I64, Recording
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,26 @@ def operator_rows(recording: Recording, device: int) -> tuple[OperatorRow, ...]:
         for name, *numbers in zip(*(column[mine].tolist() for column in columns), strict=True)
     ]
     return tuple(sorted(rows, key=lambda row: (-row.bytes, -row.self_bytes, row.label)))
+
+
+def site_rows(frames: I32, sizes: I64, label: Callable[[int], str]) -> tuple[SiteRow, ...]:
+    """Bytes and blocks of each call site, largest first; frames of one label are one site.
+
+    Parameters
+    ----------
+    frames, sizes : one entry a block: its call site as a row of ``recording.frames`` (-1 for none), its bytes
+    label : what a row is called
+    """
+    keys, inverse = np.unique(frames, return_inverse=True)
+    sums = np.zeros(len(keys), np.int64)
+    np.add.at(sums, inverse, sizes)
+    counts = np.bincount(inverse, minlength=len(keys))
+    merged: dict[str, SiteRow] = {}
+    for key, size, count in zip(keys.tolist(), sums.tolist(), counts.tolist(), strict=True):
+        text = label(key)
+        old = merged.get(text, SiteRow(text, 0, 0, key))
+        merged[text] = SiteRow(text, old.bytes + size, old.count + count, old.frame)
+    return tuple(sorted(merged.values(), key=lambda row: (-row.bytes, row.label)))
 
 
 def category_rows(blocks: NDArray[Any], live: I64, categories: Sequence[str]) -> tuple[CategoryRow, ...]:

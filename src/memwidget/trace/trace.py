@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from operator import index
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from memwidget.trace.categories import RULE, Answer, categorize
 from memwidget.trace.fragmentation import Fragmentation, Growth, Request, fragmentation, growth_despite_room
 from memwidget.trace.oom import OutOfMemory
 from memwidget.trace.phases import phases
-from memwidget.trace.rankings import category_rows, operator_rows, range_rows
+from memwidget.trace.rankings import category_rows, operator_rows, range_rows, site_rows
 from memwidget.trace.reduce import BEFORE, CURVES, FORWARD_STACK, GHOST, Columns, Reduced, make_curve, reduce_device
 from memwidget.trace.rules import Rule, first_fits, rule_list
 from memwidget.trace.segments import AllocatorState, address_map, allocator_state
@@ -259,8 +260,9 @@ class Trace:
                 if not self.oom_moments:
                     raise ValueError("This recording has no out-of-memory event.")
                 return self.oom_moments[-1]
+        if isinstance(at, (str, bool)) or not hasattr(at, "__index__"):
             raise ValueError(f'A moment is "peak", "end", "oom" or an int, not {at!r}.')
-        m = int(at)
+        m = index(at)
         if not 0 <= m <= self.n_events:
             raise ValueError(f"Moments run from 0 to {self.n_events:,}; {m:,} is none.")
         return m
@@ -319,9 +321,11 @@ class Trace:
 
     def _row(self, block: int) -> int:
         # -1 is "none" in all columns; numpy would answer for the last block.
+        if isinstance(block, bool) or not hasattr(block, "__index__"):
+            raise TypeError(f"A block id is an int, not {block!r}.")
         if not 0 <= block < self.n_blocks:
             raise IndexError(f"Block ids run from 0 to {self.n_blocks - 1:,}; {block:,} is none.")
-        return block
+        return index(block)
 
     def _frames(self, stack: int) -> tuple[Frame, ...]:
         if stack < 0:
@@ -349,7 +353,7 @@ class Trace:
 
     def no_stack_reason(self, block: int) -> str:
         """One sentence on why a block has no stack; empty if it has one."""
-        return NO_STACK[self.no_stack[block]]
+        return NO_STACK[self.no_stack[self._row(block)]]
 
     # -- the allocator -----------------------------------------------------------------------------------------------
 
@@ -460,16 +464,7 @@ class Trace:
     def by_site(self, at: At = "peak") -> Ranking:
         """Live bytes by call site at a moment, largest first."""
         live = self.live_at(at)
-        keys, inverse = np.unique(self.block_site[live], return_inverse=True)
-        sums = np.zeros(len(keys), np.int64)
-        np.add.at(sums, inverse, self._columns["size"][live])
-        counts = np.bincount(inverse, minlength=len(keys))
-        merged: dict[str, SiteRow] = {}
-        for key, size, count in zip(keys.tolist(), sums.tolist(), counts.tolist(), strict=True):
-            label = self.site_label(key)
-            old = merged.get(label, SiteRow(label, 0, 0, key))
-            merged[label] = SiteRow(label, old.bytes + size, old.count + count, old.frame)
-        return Ranking(tuple(sorted(merged.values(), key=lambda row: (-row.bytes, row.label))))
+        return Ranking(site_rows(self.block_site[live], self._columns["size"][live], self.site_label))
 
     # -- what blocks were for ----------------------------------------------------------------------------------------
 
@@ -490,12 +485,12 @@ class Trace:
 
     def label(self, block: int) -> str:
         """The name of a block: a parameter's, its gradient's, or the module that made it; empty where none is known."""
-        row = int(self.block_label[block])
+        row = int(self.block_label[self._row(block)])
         return self.recording.strings[row] if row >= 0 else ""
 
     def forward_frames(self, block: int) -> tuple[Frame, ...]:
         """Deep mode: the stack of the forward that a block made in backward belongs to; empty where not known."""
-        return self._frames(int(self.forward_stack[block]))
+        return self._frames(int(self.forward_stack[self._row(block)]))
 
     def by_category(self, at: At = "peak") -> Ranking:
         """Live bytes by category at a moment, largest first; ``rows`` also say how they were decided."""
