@@ -13,6 +13,7 @@ from memwidget.answer.finding import EXPECTED, KINDS, Finding
 from memwidget.answer.growth import grows, growth
 from memwidget.answer.held import gradients, held, idle_gradients, runs
 from memwidget.answer.kept import baseline, once, plateau
+from memwidget.answer.relief import activations
 from memwidget.answer.reserve import out_of_memory, reserve
 from memwidget.answer.spikes import spikes
 from memwidget.answer.steps import find_steps
@@ -59,6 +60,7 @@ def findings(trace: Trace) -> list[Finding]:
         *reserve(trace),
         *first,
         *plateau(trace, taken),
+        *activations(trace),
         *baseline(trace),
     ]
     return sorted(found, key=lambda f: (f.kind in EXPECTED, f.kind != "oom", -f.bytes, KINDS.index(f.kind)))

@@ -22,6 +22,7 @@ import numpy as np
 
 from memwidget.answer.finding import Finding, amount, frame_of, ids, lines_of, many, name_of, sums_by_site
 from memwidget.answer.oom import explain
+from memwidget.answer.relief import activations_at, less
 from memwidget.recording import ACTION
 from memwidget.trace.segments import EXPANDABLE
 
@@ -418,6 +419,9 @@ def out_of_memory(trace: Trace) -> list[Finding]:
     else:
         advice = f"Free at least {amount(max(short - report.device_free - report.free.usable, 0) or short)}"
     where = f": start at {name_of(trace, top.frame)}, which holds {amount(top.bytes)}" if top else ""
+    waiting = activations_at(trace, report.moment)
+    held = int(trace.blocks["size"][waiting].sum())
+    saving = [f"{amount(held)} are activations. {less(trace, waiting)}"] if 4 * held >= report.allocated > 0 else []
     return [
         Finding(
             kind="oom",
@@ -427,7 +431,7 @@ def out_of_memory(trace: Trace) -> list[Finding]:
             blocks=ids(mine),
             site=frame_of(trace, top.frame if top else -1),
             label=top.label if top else "",
-            evidence=explain(report),
+            evidence=(*explain(report), *saving),
             advice=f"{advice}{where}.",
             certain=True,
             saves=top.bytes if top else 0,
