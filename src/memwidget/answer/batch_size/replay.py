@@ -170,6 +170,15 @@ class Outcome:
     fits: bool = True
 
 
+def large_only(program: Program, sizes: I64) -> Program:
+    """The requests that large segments serve: those never meet the small ones, so each part can be replayed alone."""
+    large = sizes > SMALL
+    large[: program.known] = False
+    segments = tuple(segment for segment in program.start if not segment.small)
+    large[[block for segment in segments for _, block in segment.pieces if block >= 0]] = True
+    return replace(program, ops=program.ops[large[np.abs(program.ops) - 1]], start=segments)
+
+
 def live_at(program: Program, op: int) -> list[int]:
     """Blocks alive after the first `op` ops."""
     born, died = lifetimes(program)

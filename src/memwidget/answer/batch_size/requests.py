@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memwidget.answer.batch_size.replay import Outcome, Program, align, live_at, replay
+from memwidget.answer.batch_size.replay import SMALL, Outcome, Program, align, large_only, live_at, replay
 from memwidget.answer.batch_size.scratch import capped, draws, reductions
 from memwidget.answer.batch_size.terms import Term, design, exact, largest_row, solve, through_most
 from memwidget.answer.batch_size.trials import Size, Trial
@@ -137,11 +137,11 @@ class Requests:
             outcome, sizes = self.run(size)
             reserved = [outcome.reserved]
             if len(self._factors):
-                reserved = []
-                for factors in self._factors:
-                    drawn = sizes.astype(float)
-                    drawn[self._drawn] *= factors
-                    reserved.append(replay(self.program, _whole(drawn)).reserved)
+                large = large_only(self.program, sizes)
+                small = outcome.reserved - replay(large, sizes).reserved
+                drawn = np.tile(sizes, (len(self._factors), 1))
+                drawn[:, self._drawn] = np.maximum(_whole(drawn[:, self._drawn] * self._factors), SMALL + 1)
+                reserved = [small + replay(large, each).reserved for each in drawn]
             found = self._scattered[size] = (float(np.mean(reserved)), float(np.std(reserved)))
         return found
 
