@@ -214,19 +214,45 @@ def test_a_compiled_model_in_deep_mode():
     assert rec.trace.by_category("end")["gradient"] > 0
 
 
-def test_a_recomputed_region_takes_no_line_from_another():
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_recomputed_region_has_the_lines_of_its_forward(reentrant):
     from torch.utils.checkpoint import checkpoint
 
     net = Net()
-    after = nn.Linear(8, 8)
+    after = nn.Linear(8, 9)
     with mw.memtrace(deep=True) as rec:
         x = torch.randn(16, 32, requires_grad=True)
-        hidden = checkpoint(net, x, use_reentrant=False)
-        after(hidden).square().sum().backward()
+        hidden = checkpoint(net, x, use_reentrant=reentrant)
+        after(hidden).square().sum().backward()  # after
     trace = rec.trace
+    sites = {}
     for b in range(trace.n_blocks):
-        if trace.blocks["requested"][b] == 32 * 640 * 4:  # the gradient of up's weight
-            assert forward_site(trace, b) in {None, line("up")}
+        if trace.blocks["phase"][b] >= 0 and trace.bands[trace.blocks["phase"][b]].name == "backward":
+            sites.setdefault(int(trace.blocks["requested"][b]), set()).add(forward_site(trace, b))
+    # Weights' gradients; then 16 rows of 640, made again by up and tanh, whose own stacks tell, and by backward.
+    assert sites[32 * 640 * 4] == {line("up")}
+    assert sites[640 * 8 * 4] == {line("down")}
+    assert sites[8 * 9 * 4] == {line("after")}
+    assert sites[16 * 640 * 4] <= {line("tanh"), line("down"), None}
+
+
+def test_hooks_of_the_users_own_save_and_take_back_as_ever():
+    net, x = Net(), torch.randn(16, 32)
+    net(x).square().sum().backward()
+    plain = [p.grad.clone() for p in net.parameters()]
+    net.zero_grad()
+    taken = []
+    with mw.memtrace(deep=True) as rec:
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: (tensor.numel(), tensor.detach().clone()), lambda pair: taken.append(pair[0]) or pair[1]
+        ):
+            loss = net(x).square().sum()
+        with torch.autograd.graph.save_on_cpu():
+            torch.ones(3, requires_grad=True).exp().sum().backward()
+    loss.backward()  # packed within the recording, taken back after it
+    assert 16 * 640 in taken
+    assert all(torch.equal(a, p.grad) for a, p in zip(plain, net.parameters(), strict=True))
+    assert not rec.trace.notes or not any("Deep" in note for note in rec.trace.notes)
 
 
 def test_gradients_are_the_same():

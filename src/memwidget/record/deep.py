@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from memwidget.record.sources import store_sources
-from memwidget.record.standins import StandIns
+from memwidget.record.standins import StandIns, compiling
 from memwidget.record.tails import TailedStacks
 from memwidget.recording import Frames, Recording, Saved, Uses
 
@@ -79,6 +79,7 @@ class SavedTensors:
         self._hooks = hooks
         self._on[0] = True
         self._stand_in()
+        self._stand_ins.place(torch.autograd.graph.saved_tensors_hooks, "__init__", self._join)
 
     def stop(self) -> None:
         """Take the hooks off. Graphs that outlive the recording still unpack, without notes."""
@@ -107,6 +108,40 @@ class SavedTensors:
             return disable
 
         self._stand_ins.place(torch._C._autograd, "_saved_tensors_hooks_disable", around)
+
+    def _join(self, original: Any) -> Any:
+        """Note, too, what hooks of others save and take back: autograd calls the innermost pair alone.
+
+        Checkpointing is such a pair. What it saves it drops and makes again, and the line of that is the forward's.
+        """
+        (note, _), uses, on, last, clock = self._pair, self._uses, self._on, self._last, time.time_ns
+
+        def __init__(hooks: Any, pack: Any, unpack: Any) -> None:  # noqa: N807
+            if (
+                not on[0] or compiling() or getattr(pack, "__module__", "") == __name__
+            ):  # of a recording within this one
+                original(hooks, pack, unpack)
+                return
+
+            def use(row: int, stack: int) -> None:
+                if stack != last[0] and row >= 0 and on[0]:
+                    last[0] = stack
+                    uses.extend((clock(), row))
+
+            def noting_pack(tensor: torch.Tensor) -> Any:
+                row, stack, *_ = note(tensor)
+                return row, stack, pack(tensor)
+
+            def noting_unpack(packed: Any) -> torch.Tensor:
+                row, stack, theirs = packed
+                use(row, stack)
+                tensor = unpack(theirs)
+                use(row, stack)  # again, if others were used on the way: a region was made again
+                return tensor
+
+            original(hooks, noting_pack, noting_unpack)
+
+        return __init__
 
     def _refused(self, error: Exception) -> None:
         words = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

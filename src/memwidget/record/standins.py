@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 Function = Callable[..., Any]
+
+#: Whether torch.compile traces what runs: a stand-in then calls the original, and nothing of it goes into the graph.
+compiling: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", None) or (lambda: False)
 
 
 class StandIns:

@@ -29,7 +29,7 @@ import torch
 
 from memwidget.record.labels import MODULE as SEEN_BY_MODULE
 from memwidget.record.labels import OPTIMIZER, Sampler, has_tensors, now
-from memwidget.record.standins import StandIns
+from memwidget.record.standins import StandIns, compiling
 from memwidget.recording import IN_BACKWARD, SPAN, TRAINS, Recording, Spans
 
 FORWARD, BACKWARD, STEP, CALL = (SPAN[name] for name in ("forward", "backward", "optimizer", "module"))
@@ -38,7 +38,6 @@ FORWARD, BACKWARD, STEP, CALL = (SPAN[name] for name in ("forward", "backward", 
 MAX_SPANS = 1_000_000
 
 _in_backward = getattr(torch._C, "_current_graph_task_id", None) or (lambda: -1)
-_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or (lambda: False)
 
 
 class _Local(threading.local):
@@ -209,7 +208,7 @@ class Watch:
         direct = original is getattr(torch.nn.Module, "_wrapped_call_impl", None)
 
         def __call__(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-            if not self._on or _compiling():  # what torch.compile traces: nothing of this goes into the graph
+            if not self._on or compiling():  # what torch.compile traces: nothing of this goes into the graph
                 return original(module, *args, **kwargs)
             calls = local.calls
             if calls:
@@ -300,7 +299,7 @@ class Watch:
         self._handles += [before(self._before_step), after(self._after_step)]
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002
-        if _compiling():
+        if compiling():
             return
         try:
             if not self.sampler.knows_optimizer(optimizer):
@@ -314,7 +313,7 @@ class Watch:
             self._say(f"Some optimizer steps are missing: {type(error).__name__}.")
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002
-        if _compiling():
+        if compiling():
             return
         try:
             number = self._optimizers.get(id(optimizer), 0)
@@ -330,7 +329,7 @@ class Watch:
 
     def _around_engine(self, original: Any) -> Any:
         def run_backward(*args: Any, **kwargs: Any) -> Any:
-            if not self._on or _compiling() or _in_backward() != -1:
+            if not self._on or compiling() or _in_backward() != -1:
                 return original(*args, **kwargs)
             if self._deep is not None:
                 self._deep.begins()
