@@ -194,6 +194,7 @@ function headerOf(events: number, blocks: number, strings: string[], columns: ob
     oom: [],
     start_us: 0,
     has_time: true,
+    no_history: "",
     notes: [],
     strings,
     streams: ["default"],

@@ -345,6 +345,9 @@ export class App {
 
   summary({ header }: Data): string {
     const of = header.capacity ? ` of ${bytes(header.capacity)}` : "";
+    if (header.no_history) {
+      return `Memory timeline of ${header.name || "a recording"}: ${header.no_history}`;
+    }
     const peak = `peak ${bytes(header.peak_allocated)}${of} at event ${count(header.peak_event)}`;
     const size = `${count(header.n_events)} events, ${count(header.n_blocks)} blocks`;
     return `Memory timeline of ${header.name || "a recording"}: ${peak}, reserved ${bytes(header.peak_reserved)}, ${size}`;
@@ -498,7 +501,13 @@ export class App {
       const { header } = loaded.data;
       const moment = this.moment;
       const oom = header.oom.some((each) => each.moment === moment);
-      const title = moment === header.peak_event ? "At the peak" : oom ? "Out of memory" : `At moment ${count(moment)}`;
+      const title = header.no_history
+        ? "What there was"
+        : moment === header.peak_event
+          ? "At the peak"
+          : oom
+            ? "Out of memory"
+            : `At moment ${count(moment)}`;
       this.side.show(title, momentPanel(this.context(loaded), moment, this.views.view !== "live"));
     }
   }

@@ -36,9 +36,17 @@ function rimmed(context: Context, chrome: Chrome, text: string, x: number, y: nu
   context.fillText(text, x, y);
 }
 
-export function drawByteAxis(context: Context, layout: Layout, chrome: Chrome, bottom: number, top: number): void {
+/** In the unit in which `peak` is said. */
+export function drawByteAxis(
+  context: Context,
+  layout: Layout,
+  chrome: Chrome,
+  bottom: number,
+  top: number,
+  peak: number,
+): void {
   const { plot } = layout;
-  const ticks = byteTicks(bottom, top, Math.max(1, plot.height / Y_LABEL));
+  const ticks = byteTicks(bottom, top, Math.max(1, plot.height / Y_LABEL), peak);
   context.font = FONT;
   context.textAlign = "right";
   context.textBaseline = "middle";

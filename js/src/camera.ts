@@ -5,7 +5,7 @@
  * new camera. The window is kept in moments on both axes; on the time axis a pixel's place is worked out in time.
  */
 
-import { duration } from "./format.js";
+import { duration, UNITS, unitOf } from "./format.js";
 import type { Timeline } from "./timeline.js";
 
 export type Axis = "events" | "time";
@@ -146,19 +146,22 @@ function placed(timeline: Timeline, camera: Camera, from: number, span: number):
   };
 }
 
-const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
-
-/** Ticks of a byte axis at powers of two, about `most` of them, in one unit, with the decimals that tell them apart. */
-export function byteTicks(bottom: number, top: number, most: number): Tick[] {
-  const step = 2 ** Math.max(0, Math.ceil(Math.log2((top - bottom) / Math.max(1, most))));
-  const unit = Math.min(UNITS.length - 1, Math.max(0, Math.floor(Math.log2(Math.max(1, top)) / 10)));
-  // Steps of 1/8 GiB would read 0.125, 0.25, 0.375: below a quarter the smaller unit is easier.
-  const finer = unit > 0 && step < 1024 ** unit / 4 ? unit - 1 : unit;
-  const scale = 1024 ** finer;
-  const decimals = Math.max(2, Math.ceil(-Math.log10(step / scale)));
-  return ticksBy(step, bottom, top, (value) =>
-    value === 0 ? "0" : `${Number((value / scale).toFixed(decimals))} ${UNITS[finer]}`,
-  );
+/**
+ * Ticks of a byte axis, about `most` of them, all in one unit: that of `peak`, so that axis and header use one word,
+ * or a finer one where two decimals would not tell neighbours apart.
+ */
+export function byteTicks(bottom: number, top: number, most: number, peak = top): Tick[] {
+  for (let unit = unitOf(peak); ; unit--) {
+    const scale = 1024 ** unit;
+    const least = (top - bottom) / Math.max(1, most) / scale;
+    // Powers of two down to a quarter; an eighth would read 0.125, 0.25, 0.375.
+    const step = least > 1 / 8 ? 2 ** Math.ceil(Math.log2(least)) : roundStep(least);
+    if (unit === 0 || step >= 0.01) {
+      return ticksBy(Math.max(step * scale, 1), bottom, top, (value) =>
+        value === 0 ? "0" : `${Number((value / scale).toFixed(2))} ${UNITS[unit]}`,
+      );
+    }
+  }
 }
 
 /** Ticks of an axis of moments: 1, 2, 5 times a power of ten, whole numbers. */

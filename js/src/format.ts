@@ -5,18 +5,19 @@
  * significant digits, halves away from zero, binary units.
  */
 
-const UNITS = ["B", "KiB", "MiB", "GiB"] as const;
+export const UNITS = ["B", "KiB", "MiB", "GiB"] as const;
+
+/** Place in UNITS of the one that an amount is said in: 1023.5 KiB would read "1024 KiB", that is 1.00 MiB. */
+export function unitOf(amount: number): number {
+  let unit = 0;
+  for (let value = Math.abs(amount); value >= 1023.5 && unit < UNITS.length - 1; value /= 1024) unit++;
+  return unit;
+}
 
 /** "4.45 GiB", "20.0 MiB", "512 B", "0 B". */
 export function bytes(amount: number): string {
-  const size = Math.abs(amount);
-  let unit = 0;
-  let value = size;
-  // 1023.5 KiB would read "1024 KiB": that is 1.00 MiB.
-  while (value >= 1023.5 && unit < UNITS.length - 1) {
-    value /= 1024;
-    unit++;
-  }
+  const unit = unitOf(amount);
+  const value = Math.abs(amount) / 1024 ** unit;
   const sign = amount < 0 ? "-" : "";
   return `${sign}${unit === 0 ? Math.round(value) : threeDigits(value)} ${UNITS[unit]}`;
 }

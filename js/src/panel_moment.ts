@@ -150,9 +150,9 @@ export function momentPanel(context: PanelContext, moment: number, listed = true
     "div",
     { class: "mw-moment" },
     facts([
-      ["Moment", `${count(moment)} of ${count(header.n_events)}`],
+      ["Moment", header.no_history ? "" : `${count(moment)} of ${count(header.n_events)}`],
       ["Time", header.has_time && moment > 0 ? duration(timeline.momentToTime(moment)) : ""],
-      ["Allocated", bytes(allocated), bytesExact(allocated)],
+      ["Allocated", header.no_history && blocks === 0 ? "" : bytes(allocated), bytesExact(allocated)],
       [
         "Active",
         active !== allocated ? `${bytes(active)} (${bytes(active - allocated)} pending)` : "",
@@ -160,7 +160,7 @@ export function momentPanel(context: PanelContext, moment: number, listed = true
       ],
       ["Reserved", reserved > 0 ? bytes(reserved) : "", bytesExact(reserved)],
       ["Unused", reserved > active ? `${bytes(reserved - active)} of the reserved` : "", bytesExact(reserved - active)],
-      ["Blocks", count(blocks)],
+      ["Blocks", header.no_history && blocks === 0 ? "" : count(blocks)],
     ]),
   );
   if (oom) {

@@ -101,7 +101,7 @@ export class Scene {
     const { accent } = data.header.palette[theme];
     // Everything over the blocks goes by the picture's own view, so that it moves with them.
     const { view } = picture;
-    drawByteAxis(context, layout, chrome, view.bottom, view.top);
+    drawByteAxis(context, layout, chrome, view.bottom, view.top, timeline.peakActive);
     drawMomentAxis(context, layout, chrome, timeline, view);
     drawReserved(context, layout, chrome, picture);
     const { capacity } = data.header;
@@ -263,7 +263,7 @@ export class Scene {
     });
     context.lineTo(plot.x + plot.width, plot.y + plot.height);
     context.fill();
-    drawByteAxis(context, layout, chrome, 0, top);
+    drawByteAxis(context, layout, chrome, 0, top, overview.peak_allocated);
     this.#minimap.draw(context, layout, chrome, { heights }, accent);
   }
 
@@ -272,7 +272,7 @@ export class Scene {
     this.#blocks.hidden = true;
     const context = this.#begin();
     if (context) {
-      drawByteAxis(context, this.layout, CHROME[theme], 0, 2 ** 30);
+      drawByteAxis(context, this.layout, CHROME[theme], 0, 2 ** 30, 2 ** 30);
     }
   }
 }

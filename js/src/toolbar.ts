@@ -27,6 +27,7 @@ export interface Heading {
   devices: readonly { device: number; peak_allocated: number | null }[];
   capacity: number | null;
   peak: number;
+  n_events: number;
   ooms: number;
   hasTime: boolean;
   /** Whether blocks have categories, and whether phases made any. */
@@ -158,8 +159,14 @@ export class Toolbar {
       select.addEventListener("change", () => this.#actions.device(Number(select.value)));
       device = select;
     }
-    const peak = h("span", { class: "mw-peak", title: bytesExact(heading.peak) }, `peak ${bytes(heading.peak)}`);
-    this.#title.replaceChildren(name(heading.name || "untitled", "mw-name", 300), device, peak);
+    // Without events there is no peak: what is known is one moment, or nothing.
+    const amount = bytes(heading.peak);
+    const peak = heading.n_events > 0 ? `peak ${amount}` : heading.peak > 0 ? `${amount} allocated` : "";
+    this.#title.replaceChildren(
+      name(heading.name || "untitled", "mw-name", 300),
+      device,
+      h("span", { class: "mw-peak", title: bytesExact(heading.peak) }, peak),
+    );
     if (heading.capacity) {
       const title = bytesExact(heading.capacity);
       this.#title.append(h("span", { class: "mw-capacity", title }, `of ${bytes(heading.capacity)}`));

@@ -38,7 +38,7 @@ export class Views {
   readonly app: App;
   readonly allocator: AllocatorView;
   /** Over the chart, where there is nothing to draw. */
-  readonly #nothing = h("div", { class: "mw-message" }, h("span", { role: "status" }));
+  readonly #nothing = h("div", { class: "mw-message mw-nothing" }, h("span", { role: "status" }));
   focus: Focus | null = null;
   #preview: Target | null = null;
   #shared: Shared | null = null;
@@ -124,12 +124,7 @@ export class Views {
       this.#shownView = "";
       this.#timelineViewport = loaded.viewport;
     }
-    if (view === "segments" && loaded.data.seg_size.length === 0) {
-      setText(this.#nothing.firstElementChild as HTMLElement, `${noSegments(loaded.data)}.`);
-      app.scene.stage.append(this.#nothing);
-    } else {
-      this.#nothing.remove();
-    }
+    this.#sayNothing(loaded);
     const was = this.#shownView;
     this.#shownView = view;
     if (this.isChart && was !== view) {
@@ -144,6 +139,21 @@ export class Views {
     this.refresh();
     app.sizing.resize();
     app.frames.request("view", "panel");
+  }
+
+  /** Where a chart has nothing to draw: why. */
+  #sayNothing({ data }: Loaded): void {
+    const drawn = this.isSegments ? data.seg_size.length : data.n_blocks;
+    const { no_history } = data.header;
+    const why = this.isSegments && drawn === 0 ? noSegments(data) : no_history;
+    const { stage } = this.app.scene;
+    stage.dataset.empty = String(drawn === 0 && why !== "");
+    setText(this.#nothing.firstElementChild as HTMLElement, `${why.charAt(0).toUpperCase()}${why.slice(1)}.`);
+    if (why === "") {
+      this.#nothing.remove();
+    } else {
+      stage.append(this.#nothing);
+    }
   }
 
   /** The chart draws blocks or segments: another camera upright, other colours, the same moments. */

@@ -66,6 +66,8 @@ export interface Header {
   /** Epoch microseconds of the first event; 0 where unknown. */
   start_us: number;
   has_time: boolean;
+  /** Why there is no timeline, as half a sentence; empty where there is one. */
+  no_history: string;
   notes: string[];
   strings: string[];
   streams: string[];

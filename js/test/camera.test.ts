@@ -93,6 +93,13 @@ describe("ticks", () => {
       "0.75 GiB",
       "1 GiB",
     ]);
+    // One unit a picture, the header's: not MiB beside "peak 1.06 GiB".
+    expect(camera.byteTicks(0, 1.1 * GiB, 9, 1.06 * GiB).map((t) => t.label)).toEqual([
+      ...["0", "0.2 GiB", "0.4 GiB", "0.6 GiB", "0.8 GiB", "1 GiB"],
+    ]);
+    expect(camera.byteTicks(0, 1.02 * GiB, 5, 1000 * 1024 ** 2).map((t) => t.label)).toEqual([
+      ...["0", "256 MiB", "512 MiB", "768 MiB", "1024 MiB"],
+    ]);
     expect(camera.byteTicks(4 * GiB, 4 * GiB + 4096, 4).map((t) => t.value)).toEqual(
       [0, 1, 2, 3, 4].map((i) => 4 * GiB + 1024 * i),
     );

@@ -9,8 +9,9 @@ from playwright.sync_api import expect
 
 import memwidget as mw
 from browser.pages import READY, Timeline, kernel_page
+from memwidget.show.export import to_html
 from memwidget.trace.trace import Trace
-from show.hand_made import first
+from show.hand_made import first, recording, without_history
 
 MIB = 1 << 20
 #: What `first` reserves at most, with the air above it: the upper edge of its picture.
@@ -436,6 +437,57 @@ def test_the_drawing_has_one_pixel_a_device_pixel(show, hand_made, ratio):
     width, height = it.page.locator(".mw-blocks").evaluate("(canvas) => [canvas.width, canvas.height]")
     assert width == pytest.approx(it.plot["width"] * ratio, abs=0.01)
     assert height == pytest.approx(it.plot["height"] * ratio, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("made", "why", "title"),
+    [
+        (
+            recording([], facts={"backend": "cpu"}, device_type="cpu", name="idle"),
+            "Nothing was allocated or freed while recording.",
+            "idle cpu",
+        ),
+        (
+            without_history(),
+            "History not recorded, so there is no timeline and no peak.",
+            "without_history cuda:0 4.00 MiB allocated",
+        ),
+    ],
+    ids=["idle", "segments only"],
+)
+def test_without_events_the_timeline_says_why(show, made, why, title):
+    it = show(Trace(made))
+    expect(it.page.get_by_text(why)).to_be_visible()
+    assert " ".join(it.page.locator(".mw-title").inner_text().split()) == title
+    drawn = it.page.locator(".mw-blocks").evaluate("(canvas) => getComputedStyle(canvas).visibility")
+    assert drawn == ("visible" if it.trace.n_blocks else "hidden")
+    assert "0 B" not in it.root.inner_text()
+
+
+@pytest.mark.parametrize("width", [1400, 900, 640, 420])
+def test_what_is_typed_and_its_count_stand_side_by_side(show, transformer, width):
+    it = show(transformer, viewport=(width, 800))
+    box = it.page.get_by_role("searchbox").first
+    box.fill("attention.py forward")
+    expect(it.page.locator(".mw-hits").first).to_be_visible()
+    typed, count = box.bounding_box(), it.page.locator(".mw-hits").first.bounding_box()
+    assert typed["x"] + typed["width"] <= count["x"] + 0.5
+    assert typed["width"] >= 80
+    assert count["x"] + count["width"] <= it.root.bounding_box()["x"] + it.root.bounding_box()["width"]
+
+
+def test_an_exported_page_fills_its_window(open_page, hand_made, tmp_path):
+    for options, height in ({}, 1000), ({"height": 500}, None):
+        path = to_html(hand_made, tmp_path / "page.html", **options)
+        page = open_page(path.as_uri(), viewport=(1300, 1000))
+        page.locator(READY).wait_for()
+        assert page.evaluate("document.documentElement.scrollHeight") == 1000  # never a scroll bar here
+        box = page.locator("[data-testid=memwidget]").bounding_box()
+        note = page.locator(".memwidget-page-note").bounding_box()
+        if height is None:
+            assert box["height"] == options["height"]
+        else:
+            assert note["y"] + note["height"] == pytest.approx(height - 16, abs=1)
 
 
 def _drag(page, start, end):

@@ -9,7 +9,7 @@ import pytest
 from memwidget.show.text import summary
 from memwidget.trace.trace import NO_STACK, Trace
 from memwidget.units import bytes_exact, bytes_text, count_text, duration_text
-from show.hand_made import GOLDEN, first, hostile, labelled, without_history
+from show.hand_made import GOLDEN, first, hostile, labelled, recording, without_history
 
 WRITERS = {"bytes": bytes_text, "bytes_exact": bytes_exact, "count": count_text, "duration": duration_text}
 
@@ -59,6 +59,12 @@ def test_without_history_the_segments_speak_and_no_peak_is_claimed():
     assert "history not recorded" in said
     assert "4.00 MiB allocated in 1 block, 20.0 MiB reserved in 1 segment" in said
     assert "0 B" not in said
+
+
+def test_an_empty_recording_of_ours_is_no_file_without_segments():
+    said = summary(Trace(recording([], facts={"backend": "cpu"}, device_type="cpu", name="idle")))
+    assert said == "idle on cpu: nothing was allocated or freed while recording"
+    assert "the file holds no segments either" in summary(Trace(recording([], name="empty")))
 
 
 def test_summary_holds_nothing_that_a_terminal_obeys():

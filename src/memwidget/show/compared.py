@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memwidget.show.export import NOTE, fill, page_columns, page_policy, page_script, page_style
+from memwidget.show.export import NOTE, fill, page_body, page_columns, page_policy, page_script, page_style
 from memwidget.show.wire import payload, text, to_json
 from memwidget.units import plain
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Rows of a table that travel, the largest changes first.
 MOST_ROWS = 1_000
-OPTIONS: dict[str, Any] = {"theme": "auto", "height": 680}
+OPTIONS: dict[str, Any] = {"theme": "auto", "height": 480}
 
 
 def compared(comparison: Comparison) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def compare_html(comparison: Comparison, path: str | os.PathLike[str] | None = N
     comparison : Comparison
     path : path, optional
     **options
-        `theme` ("auto", "light", "dark") and `height` in pixels.
+        `theme` ("auto", "light", "dark") and `height` in pixels (it fills the window if left out).
     """
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
@@ -55,6 +55,7 @@ def compare_html(comparison: Comparison, path: str | os.PathLike[str] | None = N
     parts = {
         "policy": page_policy(script),
         "title": escape(f"{names[0]} and {names[1]}"),
+        "body": page_body(options),
         "scheme": theme if theme in ("light", "dark") else "light dark",
         "style": page_style(),
         "summary": escape(comparison.summary()),

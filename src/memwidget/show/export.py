@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["StaticView", "frame_html", "picture_svg", "static_bundle", "to_html"]
 
 HERE = Path(__file__).parent
-#: Traits that a page may open with, and their defaults: those of MemView, but a page has more room than a cell.
+#: Traits that a page may open with, and their defaults: those of MemView; a page that was given no height fills its
+#: window, and has this at least.
 OPTIONS: dict[str, Any] = {
     "view": "timeline",
     "moment": -1,
@@ -39,7 +40,7 @@ OPTIONS: dict[str, Any] = {
     "order": "age",
     "device": None,
     "theme": "auto",
-    "height": 640,
+    "height": 400,
     "lang": "auto",
 }
 #: What those may be that are one of a few.
@@ -67,7 +68,7 @@ def to_html(trace: Trace, path: str | os.PathLike[str] | None = None, **options:
         Where to write; the text of the page is returned if left out.
     **options
         Traits of the view to open with: `view`, `moment`, `window`, `selection`, `query`, `axis`, `color_by`,
-        `order`, `device`, `theme`, `height`, `lang`.
+        `order`, `device`, `theme`, `height` (it fills the window if left out), `lang`.
 
     Returns
     -------
@@ -142,6 +143,7 @@ def _page(trace: Trace, options: dict[str, Any]) -> list[str]:
     parts = {
         "policy": page_policy(script),
         "title": escape(f"{plain(trace.name, 120) or 'recording'} on {device_text(trace)}"),
+        "body": page_body(options),
         "scheme": theme if theme in ("light", "dark") else "light dark",
         "style": page_style(),
         "picture": picture_svg(trace, opened["color_by"]),
@@ -162,6 +164,11 @@ def fill(template: str, parts: dict[str, str]) -> list[str]:
     pieces = re.split(r"\{\{(\w+)\}\}", _read(template))
     pieces[1::2] = [parts[name] for name in pieces[1::2]]
     return pieces
+
+
+def page_body(options: dict[str, Any]) -> str:
+    """Class of a page's body: whether the picture fills the window."""
+    return "" if "height" in options else "memwidget-fill"
 
 
 def page_policy(script: str) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memwidget.show.palette import PALETTE, palette_with, site_color
-from memwidget.show.text import device_text
+from memwidget.show.text import device_text, without_history
 from memwidget.show.wire import phases_of, pool_label, stream_labels
 from memwidget.units import bytes_text, duration_text, plain
 
@@ -69,7 +69,7 @@ def picture_svg(trace: Trace, color_by: str = "auto") -> str:
     """
     title = f"{plain(trace.name, 28) or 'recording'} · {device_text(trace)}"
     if trace.n_events == 0:
-        return _frame(title, "history not recorded", _without_history(trace))
+        return _frame(title, "", _without_history(trace))
     reserved = trace.curve("reserved")
     moments = column_moments(trace.curve("allocated"), _COLUMNS)
     edges = _edges(trace.n_events + 1, _COLUMNS)
@@ -78,7 +78,7 @@ def picture_svg(trace: Trace, color_by: str = "auto") -> str:
     top = float(max(trace.peak_allocated, trace.peak_reserved, 1)) * 1.04
 
     xs = _LEFT + (_RIGHT - _LEFT) * edges / edges[-1]
-    parts = [_y_axis(top)]
+    parts = [_y_axis(top, trace.peak_allocated)]
     stacked = np.cumsum(layers[::-1], axis=0)[::-1]  # row i: layers i and below it in the picture
     for color, outline in zip([color for _, _, color in sites], stacked, strict=True):
         parts.append(f'<path fill="{color}" d="{_area(xs, _y(outline, top))}"/>')
@@ -126,7 +126,7 @@ def _site(trace: Trace, row: int) -> tuple[str, str]:
     return trace.site_label(row), PALETTE["light"]["site"][color]
 
 
-def _layers(trace: Trace, moments: I64, color_by: str) -> tuple[list[tuple[str, int, str]], NDArray[np.float64]]:
+def _layers(trace: Trace, moments: I64, color_by: str) -> tuple[list[tuple[str, int, str]], NDArray[Any]]:
     """Bytes a layer held in each column, from the top down, everything else last; (label, top bytes, color) a row."""
     blocks = trace.blocks
     keys, named, ordered = _kind(trace, color_by)
@@ -176,21 +176,18 @@ def _text(x: float, y: float, text: str, *, anchor: str = "start", size: int = 1
     return f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" fill="{color}">{escape(text)}</text>'
 
 
-def _y_axis(top: float) -> str:
+def _y_axis(top: float, peak: int) -> str:
     step = 512.0
     while top / step > 4:
         step *= 2  # powers of two: every label is a round number of KiB, MiB or GiB
+    unit = bytes_text(peak).split(" ")[1]  # the title's: one unit a picture
+    scale = 1024 ** ("B", "KiB", "MiB", "GiB").index(unit)
     parts = []
     for i in range(int(top / step) + 1):
         y = float(_y(np.array(i * step), top))
         parts.append(f'<path stroke="{_INK}" stroke-opacity=".3" d="M{_LEFT},{y:g}H{_RIGHT}"/>')
-        parts.append(_text(_LEFT - 6, y + 4, "0" if i == 0 else _axis_label(i * step), anchor="end"))
+        parts.append(_text(_LEFT - 6, y + 4, "0" if i == 0 else f"{i * step / scale:g} {unit}", anchor="end"))
     return "".join(parts)
-
-
-def _axis_label(n: float) -> str:
-    number, unit = bytes_text(n).split(" ")
-    return f"{float(number):g} {unit}"
 
 
 def _x_axis(trace: Trace) -> str:
@@ -224,11 +221,15 @@ def _legend(sites: list[tuple[str, int, str]]) -> str:
 
 
 def _without_history(trace: Trace) -> str:
-    """Two bars: what the segments tell of the one moment that is known."""
-    reserved, allocated = max(trace.reserved, 1), trace.allocated
+    """Why there is no timeline, and two bars: what the segments tell of the one moment that is known."""
+    words = without_history(trace)
+    why = _text(_LEFT, _TOP + 12, words[:1].upper() + words[1:] + ".")
+    if trace.reserved == 0:
+        return why
+    reserved, allocated = trace.reserved, trace.allocated
     span = _RIGHT - _LEFT
     color = PALETTE["light"]["none"]
-    return "".join(
+    return why + "".join(
         [
             f'<rect x="{_LEFT}" y="{_TOP + 20}" width="{span}" height="26" fill="none" stroke="{_INK}"/>',
             f'<rect x="{_LEFT}" y="{_TOP + 20}" width="{span * allocated / reserved:g}" height="26" fill="{color}"/>',
@@ -243,7 +244,7 @@ def _without_history(trace: Trace) -> str:
 
 
 def _frame(title: str, facts: str, body: str) -> str:
-    label = escape(f"{title}, {facts}", quote=True)
+    label = escape(f"{title}, {facts}".rstrip(", "), quote=True)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
         f'role="img" aria-label="{label}" {_FONT}>'

@@ -44,7 +44,7 @@ def summary(trace: Trace) -> str:
     """Plain-text summary: the peak and when, the largest call sites at it, the end, notes, what recording cost."""
     title = f"{plain(trace.name, 120) or 'recording'} on {device_text(trace)}"
     if trace.n_events == 0:
-        lines = [*_without_history(trace, title)]
+        lines = [*_segments_only(trace, title)]
     else:
         of = f" of {bytes_text(trace.capacity)}" if trace.capacity else ""
         reserved = int(trace.curve("reserved")[trace.peak_event])
@@ -65,14 +65,18 @@ def summary(trace: Trace) -> str:
     return "\n".join(lines)
 
 
-def _without_history(trace: Trace, title: str) -> list[str]:
+def without_history(trace: Trace) -> str:
+    """Why there is no timeline; empty where there is one."""
+    if trace.n_events:
+        return ""
+    if "backend" in trace.recording.facts:  # by our recorder, which was on
+        return "nothing was allocated or freed while recording"
     # Nothing was recorded, which is not the same as nothing having been allocated: never "0 bytes".
-    recorded = "backend" in trace.recording.facts  # by our recorder, which was on
-    lines = [
-        f"{title}: nothing was allocated or freed while recording"
-        if recorded
-        else f"{title}: history not recorded, so there is no timeline and no peak"
-    ]
+    return "history not recorded, so there is no timeline and no peak"
+
+
+def _segments_only(trace: Trace, title: str) -> list[str]:
+    lines = [f"{title}: {without_history(trace)}"]
     segments = trace.recording.segments
     mine = segments.device == trace.device
     if mine.any():
@@ -82,7 +86,7 @@ def _without_history(trace: Trace, title: str) -> list[str]:
             f"in {_many(int(np.count_nonzero(mine)), 'segment')}"
         )
         lines += _sites(trace, "end", "then")
-    else:
+    elif "backend" not in trace.recording.facts:
         lines.append("  the file holds no segments either")
     return lines
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from memwidget.answer.finding import cell_names
 from memwidget.answer.oom import explain
 from memwidget.show.palette import NO_COLOR, PHASES, palette_with, site_color
+from memwidget.show.text import without_history
 from memwidget.trace.sites import USER, site_labels
 from memwidget.trace.trace import NO_STACK
 
@@ -134,6 +135,7 @@ def _header(trace: Trace, phases: list[str]) -> dict[str, Any]:
         ],
         "start_us": int(times[0]) if trace.has_time and len(times) else 0,
         "has_time": bool(trace.has_time),
+        "no_history": without_history(trace),
         "notes": [text(note) for note in trace.notes],
         "streams": stream_labels(trace.recording.streams),
         "pools": [pool_label(pool) for pool in trace.recording.pools],
