@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import time
 import traceback
 import weakref
@@ -215,7 +216,7 @@ class Stand:
 
     def _attempt(self, run: Callable[[], object]) -> str:
         try:
-            run()
+            _refuse_unrun(run())
             if self._device is not None:
                 self._device.synchronize(self.device)
         except Exception as error:
@@ -295,6 +296,13 @@ def _left(recording: Recording) -> set[int]:
             elif action == ACTION["free_completed"]:
                 left.discard(address)
     return left
+
+
+def _refuse_unrun(result: object) -> None:
+    """Say that a call of a generator or coroutine ran nothing of it."""
+    if inspect.isgenerator(result) or inspect.iscoroutine(result):
+        result.close()
+        raise TypeError("step() is a generator or a coroutine, so calling it runs nothing of it: give one that runs.")
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -13,7 +13,8 @@ Owns the order of events: warm up, try, fit, propose, verify, and bisect only wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any, Protocol
 
 from memwidget.answer.batch_size.fit import BatchSizeFit
@@ -122,13 +123,19 @@ def as_sizes(sizes: Sequence[int] | Sequence[Sequence[int]]) -> list[Size]:
         If they are no whole numbers, or fewer than two.
     """
     found: list[Size] = []
+    if isinstance(sizes, str) or not isinstance(sizes, Iterable):
+        raise TypeError(f"sizes={sizes!r} must be several sizes to try, such as (2, 4, 8, 16).")
     for each in sizes:
-        numbers = tuple(each) if isinstance(each, (tuple, list)) else (each,)
-        if not numbers or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in numbers):
+        numbers = [each] if isinstance(each, (int, float, str)) or not isinstance(each, Iterable) else list(each)
+        try:
+            size = tuple(map(index, numbers))
+        except TypeError:
+            size = ()
+        if not size or min(size) < 1 or any(isinstance(n, bool) for n in numbers):
             raise ValueError(f"sizes: {each!r} is no size; use whole numbers of at least 1, or tuples of them.")
-        found.append(numbers)
+        found.append(size)
     if len(set(found)) < 2 or len({len(size) for size in found}) > 1:
-        raise ValueError("sizes must be at least two different ones, all with as many numbers.")
+        raise ValueError("sizes must be at least two different ones, all with as many numbers: (2, 4, 8, 16), say.")
     return sorted(set(found), key=lambda size: (math.prod(size), size))
 
 
@@ -178,11 +185,10 @@ def _verify(fit: BatchSizeFit, stand: Runner, run_of: Callable[[Size], Callable[
     proposed = fit.size_of(fit.size)
     if any(trial.size == proposed for trial in fit.trials):
         return
-    seconds = REPEATS * fit.largest_trial.seconds * math.prod(proposed) / math.prod(fit.largest_trial.size)
-    if fit.kind == "cpu" and seconds > _PATIENCE_S:
+    if fit.kind == "cpu" and (seconds := _seconds(fit, proposed)) > _PATIENCE_S:
         fit.notes.append(
-            f"Size {words(proposed)} was not run: on this CPU that would take about {seconds:,.0f} s. A limit= keeps "
-            "sizes within reason where no GPU is measured."
+            f"Size {words(proposed)} was not run: on this CPU that would take about {seconds:,.0f} s. A smaller limit= "
+            "keeps sizes within reason where no GPU is measured."
         )
         return
     capped = fit.limit if fit.device_limit is None or fit.limit < fit.device_limit else None
@@ -211,3 +217,12 @@ def _verify(fit: BatchSizeFit, stand: Runner, run_of: Callable[[Size], Callable[
             f"{len(checks) - 1} more runs."
         )
     fit.checks = tuple(checks)
+
+
+def _seconds(fit: BatchSizeFit, size: Size) -> float:
+    """How long running a size would take, going by what each further sample took from the smallest trial on."""
+    ran = sorted((trial for trial in fit.trials if trial.fits), key=lambda trial: math.prod(trial.size))
+    low, high = ran[0], ran[-1]
+    samples = math.prod(high.size) - math.prod(low.size)
+    each = max(0.0, high.seconds - low.seconds) / samples if samples else high.seconds / math.prod(high.size)
+    return REPEATS * (high.seconds + each * (math.prod(size) - math.prod(high.size)))

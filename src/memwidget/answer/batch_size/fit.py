@@ -6,11 +6,9 @@ Owns the public answer. It holds plain numbers only: no tensor, no trace, no mod
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from memwidget.answer.batch_size.advice import Advice, checkpointing
 from memwidget.answer.batch_size.laws import FLOOR, Chosen, Law, choose
@@ -83,7 +81,12 @@ class BatchSizeFit:
         self.largest_trial = ran[-1]
         self._near = ran[-2]
         self._kept: dict[Size, Prediction] = {}
-        self.size = self.largest()
+        self.size, endless = self._largest(None, None, None)
+        if endless:
+            self.notes.append(
+                "The trials take the same memory whatever their size, so there is no largest one: the largest that was "
+                "tried stands in for it. Does step() use the size that it is given?"
+            )
 
     # -- sizes and bytes ---------------------------------------------------------------------------------------------
 
@@ -164,7 +167,14 @@ class BatchSizeFit:
         Returns
         -------
         int, or tuple of int for sizes of several numbers
+            Where memory does not grow with it, the largest that was tried.
         """
+        return self._largest(limit, margin, fixed)[0]
+
+    def _largest(
+        self, limit: float | str | None, margin: float | str | None, fixed: Sequence[int | None] | None
+    ) -> tuple[Any, bool]:
+        """What `largest` says, and whether memory does not grow at all."""
         room, bytes_ = self._room(limit, margin)
         template = self._template(fixed)
         free = template.index(None)
@@ -178,12 +188,15 @@ class BatchSizeFit:
             return n < top and self.predict(at(n))[2] <= room
 
         if not fits(1):
-            return None
+            return None, False
         low = max(1, min(self.largest_trial.size[free], top - 1))
         low = low if fits(low) else 1
         high = low * 2
         while high < _MOST and fits(high):
             low, high = high, high * 2
+        endless = high >= _MOST
+        if endless:
+            low, high = self.largest_trial.size[free], 0
         # Needs are nearly straight, and one may cost many replays: look where a line says, in turns with halving.
         halve = False
         while high - low > 1:
@@ -195,7 +208,7 @@ class BatchSizeFit:
                     middle = min(max(middle, low + 1), high - 1)
             halve = not halve
             low, high = (middle, high) if fits(middle) else (low, middle)
-        return at(low) if self.dimensions > 1 else low
+        return (at(low) if self.dimensions > 1 else low), endless
 
     def _room(self, limit: float | str | None, margin: float | str | None) -> tuple[int, int]:
         bytes_ = self.limit if limit is None else bytes_of(limit)
@@ -205,8 +218,14 @@ class BatchSizeFit:
         if fixed is None:
             return [None, *(max(trial.size[i] for trial in self.trials) for i in range(1, self.dimensions))]
         template = list(fixed)
-        if len(template) != self.dimensions or template.count(None) != 1:
-            raise ValueError(f"fixed= takes {self.dimensions} numbers, with None for the one to be found.")
+        if (
+            len(template) != self.dimensions
+            or template.count(None) != 1
+            or any(n is not None and n < 1 for n in template)
+        ):
+            raise ValueError(
+                f"fixed= takes {self.dimensions} numbers of at least 1, with None for the one to be found."
+            )
         return template
 
     def _cap(self, limit: int, template: list[int | None]) -> int:
@@ -219,8 +238,9 @@ class BatchSizeFit:
         return most
 
     def _size(self, size: int | Sequence[int]) -> Size:
-        found = (int(size),) if isinstance(size, (int, float, np.integer)) else tuple(int(each) for each in size)
-        if len(found) != self.dimensions or min(found) < 1:
+        numbers = list(size) if isinstance(size, Iterable) else [size]
+        found = tuple(int(each) for each in numbers)
+        if len(found) != self.dimensions or min(found) < 1 or any(a != b for a, b in zip(found, numbers, strict=True)):
             raise ValueError(f"A size here is {self.dimensions} whole number(s) of at least 1, not {size!r}.")
         return found
 

@@ -240,6 +240,8 @@ def through_most(points: F64, values: F64, tolerance: float) -> tuple[Term, floa
             if slope < 0 or constant < -tolerance:
                 continue
             agree = np.abs(constant + slope * along - values) <= tolerance
+            if slope == 0 and not agree[far]:
+                continue  # the same up to some size, and more from there on: it grows in steps
             score = (int(agree.sum()), float(points[agree].prod(axis=1).sum()))
             if score > best:
                 best, most, found = score, score[0], (term, max(0.0, float(constant)), float(slope))

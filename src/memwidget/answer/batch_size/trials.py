@@ -12,6 +12,7 @@ import numpy as np
 
 from memwidget.answer.batch_size.replay import MIB, Program, Start
 from memwidget.trace.trace import Trace
+from memwidget.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,8 +41,8 @@ class Trial:
         Peaks in bytes, with all that was there before; equal on the CPU.
     failed : str
         The out-of-memory error of a trial that did not fit, else empty.
-    steps : tuple of int
-        Allocated peak of each of its steps.
+    steps, left : tuple of int
+        Allocated peak of each of its steps, and what was allocated after it.
     counts : tuple of int
         Allocations in each of its steps.
     phases, categories, lines : dict of str to int
@@ -58,6 +59,7 @@ class Trial:
     failed: str = ""
     seconds: float = 0.0
     steps: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
     phases: dict[str, int] = field(default_factory=dict)
     categories: dict[str, int] = field(default_factory=dict)
@@ -79,7 +81,8 @@ def read_trial(size: Size, measured: Measured, device: int = 0) -> Trial:
     facts: dict[str, Any] = {"failed": measured.failed, "seconds": measured.seconds}
     recording = measured.recording
     if recording is None or device not in recording.devices:
-        return Trial(size, measured.allocated, measured.reserved, notes=tuple(measured.notes), **facts)
+        # Without events nothing was allocated, where there are no counters to say more (CPU).
+        return Trial(size, max(0, measured.allocated), max(0, measured.reserved), notes=tuple(measured.notes), **facts)
     trace = Trace(recording, device)
     on_cpu = trace.device_type == "cpu"
     held = sum(measured.held.values())
@@ -104,6 +107,7 @@ def read_trial(size: Size, measured: Measured, device: int = 0) -> Trial:
         allocated if on_cpu else measured.reserved,
         **facts,
         steps=tuple(int(curve[lo : hi + 1].max()) for lo, hi in steps),
+        left=tuple(int(curve[hi]) for _, hi in steps),
         counts=tuple(int(((born >= lo) & (born < hi)).sum()) for lo, hi in steps),
         phases=_phases(trace, curve, first) if whole else {},
         categories=categories if whole else {},
@@ -197,6 +201,14 @@ def differences(trials: Sequence[Trial]) -> list[str]:
                 f"The steps of size {words(trial.size)} differ from call to call ({one:,} and {last:,} allocations): "
                 "if step() accumulates gradients over several calls or takes inputs of varying length, let one call "
                 "do a whole round of the longest ones."
+            )
+            break
+    for trial in trials:
+        more = trial.left[-1] - trial.left[0] if trial.fits and trial.left else 0
+        if more > _SAME * trial.allocated:
+            found.append(
+                f"A step of size {words(trial.size)} leaves {bytes_text(more)} behind: memory grows from call to call, "
+                "and a size that fits now will not for long."
             )
             break
     counts = {trial.size: trial.counts[-1] for trial in trials if trial.fits and trial.counts}
