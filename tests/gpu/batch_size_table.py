@@ -56,7 +56,7 @@ def resnet50():
 def densenet121():
     from torchvision.models import densenet121 as build
 
-    return _images(build()), {24: (8, 12, 16, 24)}
+    return _images(build()), {24: (8, 12, 16, 18)}
 
 
 @case
