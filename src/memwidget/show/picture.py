@@ -69,7 +69,7 @@ def picture_svg(trace: Trace, color_by: str = "auto") -> str:
     """
     title = f"{plain(trace.name, 28) or 'recording'} · {device_text(trace)}"
     if trace.n_events == 0:
-        return _frame(title, "", _without_history(trace))
+        return _frame(title, "", _one_moment(trace))
     reserved = trace.curve("reserved")
     moments = column_moments(trace.curve("allocated"), _COLUMNS)
     edges = _edges(trace.n_events + 1, _COLUMNS)
@@ -220,7 +220,7 @@ def _legend(sites: list[tuple[str, int, str]]) -> str:
     return "".join(parts)
 
 
-def _without_history(trace: Trace) -> str:
+def _one_moment(trace: Trace) -> str:
     """Why there is no timeline, and two bars: what the segments tell of the one moment that is known."""
     words = without_history(trace)
     why = _text(_LEFT, _TOP + 12, words[:1].upper() + words[1:] + ".")
