@@ -276,13 +276,26 @@ def test_autocasts_copies_of_the_weights_are_a_step():
 
     def code():
         with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-            net(x)
-            net(x)
+            for _ in range(2):
+                net(x)
 
     found = record(code)
     assert of_kind(found, *UNUSUAL) == []
     (step,) = of_kind(found, "step")
     assert step.bytes == pytest.approx(16 * 2 * (128 * 128 + 128), rel=0.02)
+
+
+def test_outputs_that_are_gathered_and_joined_are_nothing_unusual():
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 16))
+
+    def code():
+        outs = []
+        with torch.no_grad():
+            for _ in range(20):
+                outs.append(net(torch.rand(64, 64)))  # noqa: PERF401
+        return float(torch.cat(outs).mean())
+
+    assert of_kind(record(code), "growth", "held", "step") == []
 
 
 def test_features_in_an_unbounded_cache_grow_and_in_a_bounded_one_do_not():

@@ -107,13 +107,13 @@ def autocast():
     return record(code)
 
 
-def training(clear):
-    net = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(4)]).cuda()
-    opt = torch.optim.AdamW(net.parameters())
+def training(make, layers, rows, clear):
+    net = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(layers)]).cuda()
+    opt = make(net.parameters(), lr=1e-3)
 
     def code():
         for _ in range(6):
-            loss = net(torch.rand(64, 2048, device="cuda")).pow(2).mean()
+            loss = net(torch.rand(rows, 2048, device="cuda")).pow(2).mean()
             if not clear:
                 opt.zero_grad()
             loss.backward()
@@ -127,12 +127,97 @@ def training(clear):
 
 @case
 def ordinary_training():
-    return training(clear=True)
+    return training(torch.optim.AdamW, 4, 64, clear=True)
+
+
+@case
+def usual_zero_grad():
+    return training(torch.optim.AdamW, 4, 64, clear=False)
 
 
 @case
 def late_zero_grad():
-    return training(clear=False)
+    return training(torch.optim.SGD, 16, 2048, clear=False)
+
+
+@case
+def large_batch():
+    net = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 64)).cuda()
+    x = torch.rand(16384, 1024, device="cuda")
+
+    def code():
+        net(x).pow(2).mean().backward()
+        net.zero_grad()
+
+    return record(code)
+
+
+@case
+def made_at_once():
+    weights = [torch.zeros(1024, 1024, device="cuda") for _ in range(12)]
+    return record(lambda: [torch.zeros_like(w) for w in weights])
+
+
+@case
+def saved_tensors():
+    x = torch.rand(16384, 1024, device="cuda", requires_grad=True)  # 64 MiB
+    stayed = {}
+    for name, function in (
+        ("dropout", lambda h: functional.dropout(h, 0.5)),
+        ("norm", lambda h: functional.layer_norm(h, (1024,))),
+    ):
+        with mw.memtrace() as rec:
+            out = function(x * 2)
+        blocks = rec.trace.blocks[rec.trace.live_at("end")]
+        stayed[name] = sorted(blocks["requested"][blocks["alloc_event"] >= 0].tolist())
+        del out
+    print(json.dumps(stayed))
+
+
+@case
+def tried_workspace():
+    torch.backends.cudnn.benchmark = True
+    net, x = nn.Conv2d(64, 64, 5, padding=2).cuda(), torch.rand(16, 64, 128, 128, device="cuda")
+
+    def code():
+        with torch.no_grad():
+            for _ in range(6):
+                net(x)
+
+    return record(code)
+
+
+@case
+def kept_in_a_hook():
+    net, acts = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024)).cuda(), []
+    net[0].register_forward_hook(lambda _, __, out: acts.append(out))
+
+    def code():
+        with torch.no_grad():
+            for _ in range(20):
+                net(torch.rand(1024, 1024, device="cuda"))
+
+    return record(code)
+
+
+@case
+def flat_gradients():
+    net = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(4)]).cuda()
+    opt = torch.optim.SGD(net.parameters(), lr=1e-3)
+
+    def code():
+        flat = torch.zeros(sum(p.numel() for p in net.parameters()), device="cuda")
+        for _ in range(6):
+            net(torch.rand(64, 2048, device="cuda")).pow(2).mean().backward()
+            at = 0
+            for p in net.parameters():
+                flat[at : at + p.numel()].copy_(p.grad.view(-1))
+                at += p.numel()
+            opt.step()
+            opt.zero_grad()
+        return flat
+
+    return record(code, model=net, optimizer=opt)
 
 
 @case

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _SCALAR = 512
 #: Events within which the old goes when its successor is made.
 _SOON = 8
+_BREAK = "Break the cycle (weakref, no self-reference in hooks and closures), or call gc.collect() now and then."
 _APPEND = re.compile(r"\.(append|add|extend|insert)\(|\]\s*=[^=]")
 #: Not the head of a loop whose body stands on the same line.
 _COMPREHENSION = re.compile(r"[\[({,].*\sfor\s.+\sin\s")
@@ -49,7 +50,7 @@ def tell(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int) -> 
     collected = _collected(trace, blocks)
     if collected is not None and collected.known:
         return collected
-    held = _held_by(trace, steps, blocks)
+    held = _held_by(trace, steps, sites, blocks, per_step)
     if held is not None:
         return held
     likely = _by_signs(trace, steps, sites, blocks, per_step)
@@ -107,10 +108,27 @@ def _by_signs(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int
             ),
             f"At {where}, {elsewhere}, or clear or cap what keeps it.",
         )
+    if _goes_back(trace, steps):
+        return Cause(
+            (
+                (
+                    f"Each step leaves {many(each, 'block')} although backward runs in it: they are kept for "
+                    "themselves (in a list, a hook's store), or as a graph by retain_graph=True."
+                ),
+            ),
+            f"Clear or cap what keeps the tensors of {where}; where it is a graph, .detach() what goes on to the next "
+            "step.",
+        )
     return Cause(
         (f"Each step leaves {many(each, 'block')}: what was computed from each other, as an autograd graph keeps it.",),
         f"Keep .detach() or .item() of what {where} computes, or run it under torch.no_grad().",
     )
+
+
+def _goes_back(trace: Trace, steps: Steps) -> bool:
+    """Whether most steps have a backward."""
+    starts = [band.lo for band in trace.bands if band.kind == "phase" and band.name == "backward"]
+    return 2 * len(np.unique(np.searchsorted(steps.bounds, starts, side="right"))) >= steps.n
 
 
 def _made_longer(trace: Trace, steps: Steps, blocks: I64) -> bool:
@@ -165,7 +183,7 @@ def _collected(trace: Trace, blocks: I64) -> Cause | None:
     if freed_by_collector(trace, freed):
         return Cause(
             (f"{gone} of it were freed while Python's garbage collector ran: reference cycles held them.",),
-            "Break the cycle (weakref, no self-reference in hooks and closures), or call gc.collect() now and then.",
+            _BREAK,
             known=True,
         )
     at = f"event {int(asked[asked >= 0].min()):,}"
@@ -247,13 +265,28 @@ def holder_words(row: dict[str, Any], size: int) -> tuple[str, str]:
     return f"{name} holds {amount(size)} of it.", fix
 
 
-def _held_by(trace: Trace, steps: Steps, blocks: I64) -> Cause | None:
+def _held_by(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int) -> Cause | None:
+    """What the recorder found to hold the blocks of most turns, and what to do so that it does not come back."""
     # The names that a loop leaves hold its last turn alone, whatever keeps the turns before: no cause of growth.
     born = trace.blocks["alloc_event"]
-    held = np.unique([block for _, block in _matches(trace, blocks)]).astype(np.int64)
-    turns = [len(np.unique(np.searchsorted(steps.bounds, born[some], side="right"))) for some in (held, blocks)]
-    if not len(held) or 2 * turns[0] < turns[1]:
+    turns = len(np.unique(np.searchsorted(steps.bounds, born[blocks], side="right")))
+    of_holder: dict[str, list[int]] = {}
+    for row, block in _matches(trace, blocks):
+        of_holder.setdefault(row["holder"], []).append(block)
+    lasting = {
+        holder
+        for holder, held in of_holder.items()
+        if 2 * len(np.unique(np.searchsorted(steps.bounds, born[held], side="right"))) >= turns
+    }
+    if not lasting:
         return None
-    words = [holder_words(row, size) for row, size in holders(trace, blocks)[:4]]
+    rows = [(row, size) for row, size in holders(trace, blocks) if row["holder"] in lasting][:4]
+    kinds = {row.get("kind") for row, _ in rows}
+    words = [holder_words(row, size) for row, size in rows]
     fixes = list(dict.fromkeys(fix for _, fix in words if fix))
-    return Cause(tuple(said for said, _ in words), f"Run: {'; '.join(fixes)}" if fixes else "Let go of it.", known=True)
+    again = _BREAK if kinds == {"cycle"} else _by_signs(trace, steps, sites, blocks, per_step).advice
+    if kinds != {"cycle"} and 2 * sum(size for _, size in rows) < int(trace.blocks["size"][blocks].sum()):
+        # It holds the ends of graphs, and through them the rest.
+        again = f"Keep .item() or .detach() in {plain(rows[0][0]['holder'], 80)}."
+    now = f"Run: {'; '.join(fixes)}  That frees what is there now. " if fixes else ""
+    return Cause(tuple(said for said, _ in words), f"{now}{again}", known=True)

@@ -60,7 +60,7 @@ def findings(trace: Trace) -> list[Finding]:
         *reserve(trace),
         *first,
         *plateau(trace, taken),
-        *activations(trace),
+        *([] if stairs else activations(trace)),
         *baseline(trace),
     ]
     return sorted(found, key=lambda f: (f.kind in EXPECTED, f.kind != "oom", -f.bytes, KINDS.index(f.kind)))

@@ -228,7 +228,9 @@ def plateau(trace: Trace, taken: I64) -> list[Finding]:
     if not cast and in_stack(trace, mine, file="/torch/nn/modules/").mean() <= 0.5:
         return []  # a list or a dict that had its time
     first, gone = int(born[mine].min()), int(asked[mine].min())
-    together = lines & (born >= 0) & (np.searchsorted(allocs, asked) == burst[best])
+    # With those that came later and went along, but for what a last call made and dropped.
+    together = lines & (born >= 0) & (asked - born >= trace.n_events // 10)
+    together &= np.searchsorted(allocs, asked) == burst[best]
     flat = int(born[together].max())
     # A good deal was made while it stood, else it is a list that was gathered and used. Under autocast a second pass
     # makes a third of what the first one made: only outputs.

@@ -45,18 +45,27 @@ def activations(trace: Trace) -> list[Finding]:
     size = int(trace.blocks["size"][mine].sum())
     if size < _MUCH * trace.peak_allocated or not size:
         return []
+    share = 100 * size / trace.peak_allocated
     return [
         told(
             trace,
             "step",
             f"Activations make {amount(size)} of the peak",
             mine,
-            [f"{many(len(mine), 'block')} waited for backward: {100 * size / trace.peak_allocated:.0f} % of the peak."],
-            f"Expected of training. {less(trace, mine)}",
+            [f"{many(len(mine), 'block')} were kept for backward: {share:.0f} % of the peak."],
+            f"Expected of training. {less(trace, mine)}"
+            if _goes_back(trace)
+            else f"Nothing here called backward: under torch.no_grad() they are not kept, up to {amount(size)} less.",
             certain=(trace.blocks["reason"][mine] == 1).all(),  # by identity
             moment=trace.peak_event,
         )
     ]
+
+
+def _goes_back(trace: Trace) -> bool:
+    """Whether anything was made in backward."""
+    named = any(band.kind == "phase" and band.name == "backward" for band in trace.bands)
+    return named or bool((trace.blocks["category"] == CATEGORY_CODE["gradient"]).any())
 
 
 def less(trace: Trace, mine: I64) -> str:

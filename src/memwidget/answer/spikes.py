@@ -134,6 +134,8 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
         largest = mine[np.argsort(-blocks["size"][mine])][:_PIECES]
         if int(blocks["size"][largest].sum()) < 0.8 * size:
             continue
+        if _stays(trace, nature, row, mine) >= size / 2:
+            continue  # one of this size stands there all the time, and is made anew
         # What would stand at most without this line's short-lived blocks, anywhere in the recording.
         below = _peak_without(trace, np.flatnonzero(short & (nature.sites == row)))
         if trace.peak_allocated - below < _GAIN * trace.peak_allocated:
@@ -142,9 +144,21 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
             least = min(least, size / 2)  # a loss's own table, beside two or three of its gradients
             activation = blocks["size"][nature.waits].max(initial=0)
             found += _workspace(trace, mine, below) if blocks["size"][largest[0]] > 2 * activation else []
-        elif _stands_out(trace, nature, int(largest[0])):
+        elif _stands_out(trace, nature, int(largest[0])) or _first_only(trace, steps, row, mine):
             return [_told(trace, steps, nature, row, size, count, mine, below)]
     return found[:1]
+
+
+def _stays(trace: Trace, nature: _Nature, row: int, mine: I64) -> int:
+    """Bytes of a line as long before some of its blocks as they take, or as long after them."""
+    born, asked, sizes = (trace.blocks[c] for c in ("alloc_event", "free_requested_event", "size"))
+    first, last = int(born[mine].min()), int(asked[mine].max()) + 1
+    line = np.flatnonzero((nature.sites == row) & (born >= 0))
+    there = []
+    for m in (max(2 * first - last, 0), min(2 * last - first, trace.n_events)):
+        live = line[(born[line] < m) & ((asked[line] == -1) | (asked[line] >= m))]
+        there.append(int(sizes[live].sum()))
+    return max(there)
 
 
 def _stands_out(trace: Trace, nature: _Nature, block: int) -> bool:
@@ -248,11 +262,12 @@ def _peak_without(trace: Trace, left_out: I64) -> int:
 
 def _first_only(trace: Trace, steps: Steps, row: int, mine: I64) -> bool:
     """Whether the line takes much less in every later step than at the peak in the first."""
-    if steps.n < 2 or trace.peak_event > steps.bounds[1]:
+    if steps.n < 2 or not steps.bounds[0] <= trace.peak_event <= steps.bounds[1]:
         return False
     blocks = trace.blocks
     later = np.flatnonzero((trace.block_site == row) & (blocks["alloc_event"] >= steps.bounds[1]))
-    return bool(len(later)) and int(blocks["size"][later].max()) < 0.6 * int(blocks["size"][mine].max())
+    turns = np.unique(np.searchsorted(steps.bounds, blocks["alloc_event"][later], side="right"))
+    return len(turns) >= 2 and int(blocks["size"][later].max()) < 0.6 * int(blocks["size"][mine].max())
 
 
 def _handover(trace: Trace) -> list[Finding]:
