@@ -241,7 +241,8 @@ export class Toolbar {
     this.#hits.hidden = false;
     this.#hits.dataset.none = String(result.count === 0);
     const most = result.count > 0 ? result.max() : null;
-    setText(this.#hits, most ? `${count(result.count)} · ${bytes(most.bytes)}` : "no match");
+    const [number, amount] = most ? [count(result.count), ` · ${bytes(most.bytes)}`] : ["no match", ""];
+    this.#hits.replaceChildren(number, h("span", {}, amount));
     this.#hits.title = most ? `${count(result.count)} blocks, at most ${bytesExact(most.bytes)} at once` : "";
   }
 }

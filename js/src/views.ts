@@ -10,6 +10,7 @@ import { h, setText } from "./dom.js";
 import { ACTION_WORDS, EventTable } from "./events.js";
 import { blockSentence, siteLabel } from "./facts.js";
 import { bytes, count } from "./format.js";
+import { Further } from "./further.js";
 import type { Action } from "./keys.js";
 import type { Layout } from "./layout.js";
 import { VIEWS, type ViewName } from "./model.js";
@@ -386,7 +387,11 @@ export class Views {
     return segmentMode(this.app.model.get("color_by"));
   }
 
+  /** What the colours mean; the further views have those of call sites, each beside its name. */
   legend(loaded: Loaded): Legend {
+    if (Further.has(this.view)) {
+      return { ramp: false, entries: [] };
+    }
     return this.isSegments
       ? segmentLegend(loaded.data, this.#mode, this.app.theme)
       : legendOf(loaded.data, loaded.mode, this.app.theme);

@@ -472,7 +472,7 @@ def test_what_is_typed_and_its_count_stand_side_by_side(show, transformer, width
     expect(it.page.locator(".mw-hits").first).to_be_visible()
     typed, count = box.bounding_box(), it.page.locator(".mw-hits").first.bounding_box()
     assert typed["x"] + typed["width"] <= count["x"] + 0.5
-    assert typed["width"] >= 80
+    assert typed["width"] >= 48
     assert count["x"] + count["width"] <= it.root.bounding_box()["x"] + it.root.bounding_box()["width"]
 
 
