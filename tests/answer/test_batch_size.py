@@ -298,6 +298,20 @@ def test_scratch_that_libraries_choose_by_size():
     assert both.reserved[2] - both.reserved[1] > 4 * (both.allocated[2] - both.allocated[1])
     assert fit.predict_both(64) == both
 
+    def one_more(toy, n):
+        """Scratch that only the largest trial asks for, all else in proportion."""
+        held = toy.alloc(7 * MiB * n)
+        toy.free(toy.alloc(3 * MiB * n))
+        if n >= 8:
+            toy.free(toy.alloc(2 * MiB))
+        toy.free(held)
+
+    fit = tune(Toy(one_more), lambda size: lambda: size, as_sizes((2, 4, 6, 8)), verify=False)
+    toy = ToyAllocator()
+    one_more(toy, 64)
+    # That says nothing of the others: 448 and 192 MiB, as they are.
+    assert fit.predict_both(64).reserved[0] == max(c["reserved"] for c in toy.counters) == 640 * MiB
+
 
 def test_the_replay_is_what_torch_did():
     for name in ("truth_transformer", "seed_transformer", "leak_features", "fragment"):

@@ -76,7 +76,8 @@ class BatchSizeFit:
     def __post_init__(self) -> None:
         self.trials = tuple(self.trials)
         self._chosen = choose(self.trials)
-        self.notes += [note for note in differences(self.trials) if note not in self.notes]
+        alike = isinstance(self._law, Requests)
+        self.notes += [note for note in differences(self.trials, alike) if note not in self.notes]
         ran = sorted((t for t in self.trials if t.fits), key=lambda t: math.prod(t.size))
         self.largest_trial = ran[-1]
         self._near = ran[-2]

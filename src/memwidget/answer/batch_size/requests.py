@@ -93,21 +93,25 @@ class Requests:
         one = (0,) * points.shape[1]
         laws: dict[bytes, tuple[Term, float, float]] = {}  # a layer's twins have the same
         loose: dict[Term, list[tuple[int, float, float]]] = {}
+        changed = []
         for block in self._rest.tolist():
+            has = values[:, block] >= 0
+            asked = values[has, block]
+            tolerance = max(64.0, 0.002 * float(asked.max()))
             key = values[:, block].tobytes()
             if key not in laws:
-                has = values[:, block] >= 0
-                tolerance = max(64.0, 0.002 * float(values[:, block].max()))
-                laws[key] = through_most(points[has], values[has, block], tolerance)
+                laws[key] = through_most(points[has], asked, tolerance)
             term, constant, factor = laws[key]
             loose.setdefault(term, []).append((block, constant, factor))
+            if np.abs(design(points[has], (one, term)) @ [constant, factor] - asked).max() > tolerance:
+                changed.append(block)
         for term, found in loose.items():
             table = np.array(found)
             self._groups.append(((one, term), table[:, 0].astype(np.int64), table[:, 1:].T))
         known = self.program.known
         self._sums, self._caps = reductions(self.program)
         everywhere = np.concatenate([np.zeros((len(values), known)), values], axis=1)
-        self._drawn, self._factors = draws(self.program, everywhere, known + self._rest)
+        self._drawn, self._factors = draws(self.program, everywhere, known + np.array(changed, np.int64))
 
     def sizes_at(self, size: Size) -> I64:
         """Requested bytes of every block at a size."""

@@ -37,15 +37,15 @@ _THREADS, _WIDTH, _LEAST, _MOST = 512, 32, 16, 256
 _PART = 4  # bytes of a part: parts of half and of single numbers are single
 
 
-def draws(program: Program, values: NDArray[np.float64], loose: I64) -> tuple[I64, NDArray[np.float64]]:
+def draws(program: Program, values: NDArray[np.float64], changed: I64) -> tuple[I64, NDArray[np.float64]]:
     """Scratch to vary, and by what.
 
     Parameters
     ----------
     values : ndarray
         Bytes of each block (columns) in each trial (rows).
-    loose : ndarray
-        Blocks that follow no law. Where none of them is scratch of 1 MiB or more, nothing is varied.
+    changed : ndarray
+        Blocks that no law holds for in all trials. Where none of them is scratch of 1 MiB or more, nothing is varied.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def draws(program: Program, values: NDArray[np.float64], loose: I64) -> tuple[I6
     """
     born, died = lifetimes(program)
     scratch = (born >= 0) & (died == born + 1) & (program.sizes >= MIB)
-    if not scratch[loose].any():
+    if not scratch[changed].any():
         return np.zeros(0, np.int64), np.ones((0, 0))
     blocks: I64 = np.flatnonzero(scratch).astype(np.int64)
     # The same layer again asks for the same bytes, and then for the same again at any size.

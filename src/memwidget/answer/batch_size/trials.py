@@ -188,8 +188,8 @@ def _usual_rules(recording: Recording) -> bool:
     return True
 
 
-def differences(trials: Sequence[Trial]) -> list[str]:
-    """Sentences on steps that are not alike: between the repeats of one size, and between sizes."""
+def differences(trials: Sequence[Trial], alike: bool) -> list[str]:
+    """Sentences on steps that are not alike: between the repeats of one size, and, unless `alike`, between sizes."""
     found = []
     for trial in trials:
         if not trial.fits or len(trial.steps) < 2:
@@ -212,7 +212,7 @@ def differences(trials: Sequence[Trial]) -> list[str]:
             )
             break
     counts = {trial.size: trial.counts[-1] for trial in trials if trial.fits and trial.counts}
-    if counts and max(counts.values()) - min(counts.values()) > 0.05 * max(counts.values()):
+    if not alike and counts and max(counts.values()) - min(counts.values()) > 0.05 * max(counts.values()):
         listed = ", ".join(f"{words(size)}: {count:,}" for size, count in counts.items())
         found.append(
             f"The sizes run different steps (allocations in a step, by size: {listed}): a loop over samples or "
