@@ -33,6 +33,8 @@ DEFERRED = {
     ("trace/trace.py", "to_html"): "show",
     ("trace/trace.py", "to_timeline_json"): "show",
     ("trace/trace.py", "to_timeline_html"): "show",
+    ("trace/trace.py", "to_flamegraph"): "show",
+    ("trace/trace.py", "to_perfetto"): "show",
     ("trace/trace.py", "plot"): "show",
     ("trace/trace.py", "_repr_mimebundle_"): "show",
     ("answer/compare.py", "to_html"): "show",

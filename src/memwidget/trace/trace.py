@@ -25,6 +25,7 @@ from memwidget.trace.reduce import BEFORE, CURVES, FORWARD_STACK, GHOST, Columns
 from memwidget.trace.rules import Rule, first_fits, rule_list
 from memwidget.trace.segments import AllocatorState, address_map, allocator_state
 from memwidget.trace.sites import NO_STACK
+from memwidget.trace.tables import blocks_frame
 from memwidget.trace.values import Band, Frame, Ranking, SiteRow
 from memwidget.units import parse_bytes
 
@@ -566,6 +567,31 @@ class Trace:
         from memwidget.show.figures import to_timeline_html
 
         return to_timeline_html(self, path, **options)
+
+    def to_flamegraph(self, path: str | os.PathLike[str], at: At = "peak") -> Path:
+        """Write what is live at a moment as folded stacks, for speedscope and other flame graph tools."""
+        from memwidget.show.flamegraph import to_flamegraph
+
+        return to_flamegraph(self, path, at)
+
+    def to_perfetto(self, path: str | os.PathLike[str]) -> Path:
+        """Write counters, bands and the largest blocks for ui.perfetto.dev (``.json`` or ``.json.gz``)."""
+        from memwidget.show.perfetto import to_perfetto
+
+        return to_perfetto(self, path)
+
+    def to_dataframe(self) -> Any:
+        """Every block as a row of a pandas DataFrame: the columns of `blocks`, with words in place of numbers of rows.
+
+        ``site``, ``name``, ``category``, ``reason``, ``phase`` and ``step`` are categoricals; ``stream`` and ``pool``
+        are as the allocator has them.
+
+        Raises
+        ------
+        ImportError
+            pandas is not installed.
+        """
+        return blocks_frame(self)
 
     def findings(self) -> list[Finding]:
         """Say what is wrong, or worth knowing, with lines, bytes and a next step; empty where nothing is unusual."""
