@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 #: The canvas behind the data, against which the contrasts below were computed.
 BACKGROUND = {"light": "#ffffff", "dark": "#14161a"}
 
-# Call sites: 64 points of OKLCH, each as far from the nearest other as a greedy choice among 3,000 brings it, in both
-# themes at once (same hue and chroma, lightness 0.46 to 0.66 on white and 0.80 to 0.58 on black), with lightness at 0.6
+# Call sites: 96 points of OKLCH, each as far from the nearest other as a greedy choice among 3,000 brings it, in both
+# themes at once (same hue and chroma, lightness 0.46 to 0.66 on white and 0.80 to 0.58 on black), with lightness at 0.8
 # of its weight, since the stacks of a line are shades of its colour. The accent and the grey of "none" are left free.
-# Contrast with the background is at least 3.0 (light) and 3.9 (dark); the closest two are 0.047 apart in OKLab. Among
-# seven lines two share a colour in 28 of 100 recordings; with 24 colours, 0.06 apart, in 61. No such number can be told
+# Contrast with the background is at least 3.0 (light) and 3.9 (dark); the closest two are 0.042 apart in OKLab. Among
+# seven lines two share a colour in 19 of 100 recordings; with 24 colours, 0.06 apart, in 61. No such number can be told
 # apart by colour-blind eyes, which is why blocks have hairlines and labels too.
 #
 # Categories: the Okabe-Ito hues moved as little as a random search needed to bring the closest pair of the eleven
@@ -30,14 +30,18 @@ BACKGROUND = {"light": "#ffffff", "dark": "#14161a"}
 PALETTE: dict[str, dict[str, list[str] | str]] = {
     "light": {
         "site": [
-            *("#7e66ca", "#8176b2", "#957ee5", "#684192", "#8f57b5", "#86728f", "#7d3488", "#715a74"),
-            *("#9f69a7", "#bc70c8", "#aa83a8", "#7c3e71", "#9a418c", "#bf5da2", "#982f66", "#b26387"),
-            *("#905d6e", "#b64774", "#d2608c", "#883a51", "#b54150", "#de6672", "#c37b7f", "#9c7573"),
-            *("#993a31", "#955546", "#be6e52", "#aa4600", "#c3610d", "#6e513c", "#844500", "#c88004"),
-            *("#93640b", "#a29070", "#887a49", "#9f8405", "#606301", "#767a20", "#879453", "#799a1b"),
-            *("#568502", "#627659", "#106b07", "#41623d", "#528b4c", "#128537", "#24a660", "#0b764d"),
-            *("#579d79", "#02906a", "#2f7063", "#018d87", "#6e9c9f", "#009eaf", "#1d6270", "#067a9c"),
-            *("#0398cd", "#5b7890", "#1f6cb0", "#2784d5", "#3c578a", "#5679bb", "#5e8fed", "#7492ca"),
+            *("#8972d8", "#5e4c84", "#7b69a2", "#9380bc", "#6f6281", "#713995", "#9868ba", "#8a48a2"),
+            *("#b573cf", "#ab75b4", "#684e66", "#823181", "#844a83", "#a24fa0", "#91618f", "#b561b3"),
+            *("#8d7087", "#ab6595", "#b082a0", "#cd6aaf", "#8f2b69", "#844763", "#ac4278", "#98576e"),
+            *("#cb5a86", "#a43459", "#b46f80", "#835d62", "#ba4760", "#92323f", "#d05a67", "#b25e5c"),
+            *("#cd7673", "#724d48", "#b6443a", "#af8781", "#955546", "#d05f45", "#9b776a", "#a14301"),
+            *("#ba7b5d", "#7f4824", "#d8732b", "#b26417", "#945913", "#7c6449", "#9c703a", "#c07b03"),
+            *("#b28b50", "#775814", "#645737", "#896a01", "#a68003", "#8a814f", "#847e06", "#999652"),
+            *("#595d17", "#6a6e2b", "#8f9407", "#5f7a0b", "#61911c", "#889979", "#516448", "#45712d"),
+            *("#6d9b56", "#106b07", "#4c8446", "#688b64", "#527a57", "#2e9848", "#047e44", "#2ca470"),
+            *("#10684c", "#228f6b", "#64a08d", "#5e8a83", "#15a194", "#406d69", "#107f7a", "#2c8f9c"),
+            *("#5b9ea9", "#036373", "#2b99bf", "#00729b", "#477c97", "#0383bd", "#4b677e", "#036bb9"),
+            *("#3e96ea", "#367ad1", "#7e94b1", "#3c578a", "#516ea3", "#5b7fc2", "#70819f", "#6d92d6"),
         ],
         "category": [
             *("#086f99", "#6f95c1", "#cd6500", "#329961", "#56b4e9", "#daa452"),
@@ -51,14 +55,18 @@ PALETTE: dict[str, dict[str, list[str] | str]] = {
     },
     "dark": {
         "site": [
-            *("#9881e8", "#8f84c1", "#7e66ca", "#cfa9ff", "#b87ee0", "#a18caa", "#ea9cf7", "#bfa6c3"),
-            *("#ad77b6", "#a258ae", "#916c8f", "#e9a3db", "#e182d0", "#c15fa3", "#fe8cc1", "#c17195"),
-            *("#c790a2", "#e3709b", "#c45480", "#fa9fb5", "#f17782", "#c34e5b", "#a96368", "#ab8280"),
-            *("#ff9588", "#db9483", "#bf6f53", "#f48751", "#d36f25", "#d7b69f", "#f3ac75", "#a86b06"),
-            *("#c9984d", "#897858", "#a39462", "#a08509", "#b8be68", "#9da24c", "#7c8847", "#6f8e05"),
-            *("#7cad3f", "#94aa8b", "#82d67a", "#a5caa0", "#6ca666", "#56bb6a", "#089a55", "#6cc598"),
-            *("#4b916e", "#24ad82", "#7ebfb0", "#1eaaa4", "#568387", "#0a91a1", "#88cad9", "#47b0d6"),
-            *("#048cbd", "#819fb9", "#65aef7", "#3992e5", "#9ebef8", "#6f94d8", "#4777d2", "#5d7ab0"),
+            *("#8b73d9", "#c4b2f1", "#a28fcc", "#8775b0", "#b0a2c3", "#d8a5fe", "#a676c9", "#cd89e8"),
+            *("#9c5ab5", "#9f6aa8", "#d0b3ce", "#f199ee", "#d697d3", "#cc77ca", "#ba87b8", "#b663b5"),
+            *("#a88aa1", "#ba72a3", "#976a87", "#b25196", "#ff97d1", "#e49fbd", "#e777ac", "#d08aa2"),
+            *("#cc5b87", "#fd84a5", "#b57081", "#c69ca2", "#e86f86", "#fe9fa5", "#d25b68", "#d07876"),
+            *("#b25e5c", "#dcb2ac", "#f1796c", "#966f6a", "#db9483", "#d26046", "#a98477", "#fc8e58"),
+            *("#ad6f52", "#edae88", "#bc5b03", "#cf7e39", "#d99a5b", "#bea487", "#b88b55", "#b17102"),
+            *("#997338", "#d4b173", "#cbbc9a", "#bf9e4a", "#a78207", "#988f5d", "#a09926", "#817e3a"),
+            *("#bfc47f", "#aaaf6b", "#838805", "#91b04e", "#6f9f2f", "#718161", "#a9bf9f", "#90c079"),
+            *("#62904b", "#82d67a", "#73ad6c", "#769972", "#85af8a", "#40a656", "#5ec183", "#189865"),
+            *("#83d1b0", "#45aa85", "#4b8876", "#6b9891", "#049588", "#8bbab7", "#56b4ae", "#3e9dab"),
+            *("#428690", "#74cde1", "#178db3", "#57b5e2", "#6ea3c0", "#329fdb", "#96b4ce", "#5caefe"),
+            *("#1f7dcf", "#5195ef", "#677c98", "#9ebef8", "#83a2db", "#698dd1", "#7d8fad", "#5679bb"),
         ],
         "category": [
             *("#5986b9", "#86b0d5", "#db7b64", "#4bb08d", "#4dcdfa", "#ecb63a"),
@@ -72,7 +80,7 @@ PALETTE: dict[str, dict[str, list[str] | str]] = {
     },
 }
 
-N_SITE_COLORS = 64
+N_SITE_COLORS = 96
 N_CATEGORIES = 11
 
 
