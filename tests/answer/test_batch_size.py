@@ -446,6 +446,22 @@ def test_a_transformer_on_the_cpu():
     assert any("layers.*" in advice.text and advice.after > advice.before for advice in fit.advice())
 
 
+def test_advice_holds_under_autocast():
+    net = nn.Sequential(*(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(6)))
+
+    def step(n):
+        with torch.autocast("cpu", torch.bfloat16):
+            # More than the layers hold: the peak is here, before the copies of the weights are gone.
+            loss = net(torch.ones(n, 64)).repeat(1, 20).square().mean()
+        loss.backward()
+        net.zero_grad()
+
+    fit = mw.tune_batch_size(step, (64, 128, 256), "64 MiB", backend="cpu", model=net, verify=False)
+    (advice,) = fit.advice()
+    # Of each layer but the last its inside goes, 2 x 2 x 256 + 2 x 64 bytes a sample, until its backward.
+    assert advice.after > 1.3 * advice.before
+
+
 def test_batch_and_length_on_the_cpu():
     step = make_step(Small())
     sizes = [(2, 16), (2, 24), (3, 24), (4, 32)]

@@ -30,7 +30,10 @@ _WORTH = 0.10
 
 @dataclass(frozen=True)
 class Advice:
-    """Checkpoint the modules ``module.0``, ``module.1``, ...: from `before` to `after` samples, as predicted."""
+    """Checkpoint the modules ``module.0``, ``module.1``, ...: from `before` to `after` samples, as predicted.
+
+    `module` is empty where the modules are ``0``, ``1``, ... themselves.
+    """
 
     module: str
     before: int
@@ -40,8 +43,9 @@ class Advice:
     @property
     def text(self) -> str:
         """One sentence."""
+        each = f"{plain(self.module, 80)}.*" if self.module else "the numbered modules"
         return (
-            f"Checkpointing each of {plain(self.module, 80)}.* (torch.utils.checkpoint) would allow {self.after:,} "
+            f"Checkpointing each of {each} (torch.utils.checkpoint) would allow {self.after:,} "
             f"instead of {self.before:,} (predicted from the labels, not measured)."
         )
 
@@ -52,7 +56,7 @@ def checkpointing(
     """Advice on each group of numbered modules, most samples first."""
     need = law.need(size)
     advice = []
-    for module, moved in _recomputed(law).items():
+    for module, moved in _recomputed(law, size).items():
         program = later(law.program, moved)
         saved = need.allocated - law.need_of(program, size).allocated
         if saved < _WORTH * need.allocated:
@@ -67,16 +71,20 @@ def _reserved(law: Requests, program: Program, size: Size) -> float:
     return law.need_of(program, size).reserved
 
 
-def _recomputed(law: Requests) -> dict[str, dict[int, int]]:
-    """For each group of modules, the blocks that would be made again, and the op before which."""
+def _recomputed(law: Requests, size: Size) -> dict[str, dict[int, int]]:
+    """For each group of modules, the blocks that would be made again, and the op before which.
+
+    What does not grow is left where it is: autocast's copies of weights go before any backward begins.
+    """
     program, template = law.program, law.template
     born, died = lifetimes(program)
+    grows = law.sizes_at((2 * size[0], *size[1:])) > law.sizes_at(size)
     layers: dict[tuple[str, str], list[int]] = {}
     for block in range(program.known, len(born)):
-        if template.kinds[block] == "activation" and died[block] >= 0:
-            found = re.match(r"(.+?)\.(\d+)(?:\.|$)", template.names[block])
-            if found:
-                layers.setdefault((found[1], found[2]), []).append(block)
+        if template.kinds[block] == "activation" and died[block] >= 0 and grows[block]:
+            found = re.match(r"(?:(.+?)\.)??(\d+)(?:\.|$)", template.names[block])
+            if found:  # a bare Sequential's layers have numbers alone
+                layers.setdefault((found[1] or "", found[2]), []).append(block)
     groups: dict[str, dict[int, int]] = {}
     numbers: dict[str, int] = {}
     for (module, _), blocks in layers.items():
