@@ -341,6 +341,72 @@ def test_a_tensor_extended_by_cat_grows_and_may_be_meant_to():
     assert of_kind(record(generations), "growth") == []
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_models_that_come_one_after_the_other(kept):
+    def code():
+        results = []
+        for _ in range(6):
+            net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+            opt = torch.optim.Adam(net.parameters())
+            for _ in range(4):
+                net(torch.rand(32, 64)).mean().backward()
+                opt.step()
+                opt.zero_grad()
+            results.append(opt if kept else net[2].weight.sum().item())
+        return results
+
+    found = of_kind(record(code), *UNUSUAL)
+    if not kept:
+        assert found == []
+        return
+    (growth,) = found
+    numbers = 64 * 64 + 64 + 64 * 4 + 4
+    assert growth.bytes_per_step == pytest.approx(3 * 4 * numbers / 4, rel=0.25)  # told by the optimizer's steps
+    assert "models and optimizers" in " ".join(growth.evidence)
+
+
+def test_what_is_logged_in_inference_mode_is_merely_kept():
+    net, log = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 16)), []
+
+    def code():
+        with torch.inference_mode():
+            for _ in range(20):
+                log.append((x := torch.rand(8, 64), net(x)))  # noqa: PERF401
+
+    (growth,) = of_kind(record(code), *UNUSUAL)
+    assert growth.bytes_per_step == 4 * 8 * (64 + 16)
+    assert "autograd" not in " ".join((*growth.evidence, growth.advice))
+    assert "clear or cap" in growth.advice
+
+
+def test_one_large_thing_before_the_loop_is_a_spike_there():
+    def code():
+        raw = torch.rand(1024 * KiB)
+        data = ((raw - raw.mean()) / raw.std())[: 64 * 64].clone().view(64, 64)
+        del raw
+        net = nn.Linear(64, 64)
+        for _ in range(10):
+            net(data).mean().backward()
+            net.zero_grad()
+
+    (spike,) = of_kind(record(code), *UNUSUAL)
+    assert (spike.kind, the_line(spike)) == (
+        "spike",
+        "data = ((raw - raw.mean()) / raw.std())[: 64 * 64].clone().view(64, 64)",
+    )
+    assert spike.bytes == pytest.approx(8 * 1024 * KiB, rel=0.01)  # the difference and the quotient
+
+
+def test_a_name_that_is_bound_to_as_much_again_is_no_spike():
+    def code():
+        x = torch.rand(64 * KiB)
+        for _ in range(10):
+            x = x * 0.99
+        return x
+
+    assert of_kind(record(code), "spike", "growth") == []
+
+
 class Initialized(nn.Module):
     """Takes memory for a moment as it is made."""
 

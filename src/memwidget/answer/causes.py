@@ -16,6 +16,7 @@ import numpy as np
 
 from memwidget.answer.finding import amount, fact_rows, many, name_of
 from memwidget.answer.steps import LEAST
+from memwidget.recording import CATEGORIES
 from memwidget.units import plain
 
 if TYPE_CHECKING:
@@ -88,6 +89,14 @@ def _by_signs(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int
             "it: cat() holds the old and the new at the same time.",
             bounded=True,
         )
+    made_of = _made_of(trace, blocks)
+    models = made_of.get("parameter", 0) + made_of.get("optimizer_state", 0) + made_of.get("gradient", 0)
+    if models > 0.5:
+        parts = ", ".join(f"{100 * share:.0f} % {name.replace('_', ' ')}" for name, share in made_of.items())
+        return Cause(
+            (f"It is made of models and optimizers ({parts}): earlier ones are kept.",),
+            "Keep numbers of them, or their state_dict() on the CPU; an optimizer holds its model's parameters too.",
+        )
     each = max(1, round(len(blocks) / max(steps.n - 1, 1)))
     if per_step <= 2 * _SCALAR:
         return Cause(
@@ -96,16 +105,14 @@ def _by_signs(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int
         )
     appended = any(_APPEND.search(text) for _, text in sources)
     largest = int(np.median(np.sort(trace.blocks["size"][blocks])[-max(steps.n - 1, 1) :])) if len(blocks) else 0
-    if each == 1 or largest > 0.9 * per_step:
+    # Labels know what is kept for backward; without it a line that appends has made all of it.
+    no_graph = appended and trace.has_labels and not made_of.get("activation")
+    if each == 1 or largest > 0.9 * per_step or no_graph:
         kept = "appends it to" if appended else "keeps it in"
+        what = f"one block of {amount(largest)}" if each == 1 else many(each, "block")
         elsewhere = "keep only what is needed" if trace.device_type == "cpu" else "keep .cpu() or only what is needed"
         return Cause(
-            (
-                (
-                    f"Each step leaves one block of {amount(largest)}{'' if each == 1 else ' and next to nothing else'}"
-                    f"; its line {kept} something that lives on (a list, a dict, a hook's store)."
-                ),
-            ),
+            ((f"Each step leaves {what}; its line {kept} something that lives on (a list, a dict, a hook's store)."),),
             f"At {where}, {elsewhere}, or clear or cap what keeps it.",
         )
     if _goes_back(trace, steps):
@@ -123,6 +130,15 @@ def _by_signs(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int
         (f"Each step leaves {many(each, 'block')}: what was computed from each other, as an autograd graph keeps it.",),
         f"Keep .detach() or .item() of what {where} computes, or run it under torch.no_grad().",
     )
+
+
+def _made_of(trace: Trace, blocks: I64) -> dict[str, float]:
+    """Share of each known category in these blocks, the largest first."""
+    codes = trace.blocks["category"][blocks]
+    sums = np.bincount(codes[codes < len(CATEGORIES)], trace.blocks["size"][blocks][codes < len(CATEGORIES)])
+    total = max(int(trace.blocks["size"][blocks].sum()), 1)
+    found = {CATEGORIES[code]: sums[code] / total for code in np.argsort(-sums).tolist() if sums[code] > 0.01 * total}
+    return {name: share for name, share in found.items() if name not in {"unknown", "preexisting"}}
 
 
 def _goes_back(trace: Trace, steps: Steps) -> bool:

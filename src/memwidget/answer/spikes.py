@@ -119,7 +119,9 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
         few &= steps.n < 2
     born, asked = blocks["alloc_event"].astype(np.int64), blocks["free_requested_event"].astype(np.int64)
     short = (born >= 0) & (asked >= 0)
-    if not few:  # in a few operations: whatever the code gave back again
+    if steps.n >= 2 and m <= steps.bounds[1] and not _recurs(trace, steps, 0.5):
+        short &= asked <= steps.bounds[1]  # what is done once, before the first step or in it
+    elif not few:  # in a few operations: whatever the code gave back again
         short &= asked - born <= max(_BRIEF * length, _FEW)
     nature = _Nature.of(trace)
     live = trace.live_at(m)
@@ -141,7 +143,7 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
         if trace.peak_allocated - below < _GAIN * trace.peak_allocated:
             continue
         if row < 0 or nature.backward[largest[0]]:
-            least = min(least, size / 2)  # a loss's own table, beside two or three of its gradients
+            least = min(least, size / 3)  # a loss's own table, beside two or three of its gradients
             activation = blocks["size"][nature.waits].max(initial=0)
             found += _workspace(trace, mine, below) if blocks["size"][largest[0]] > 2 * activation else []
         elif _stands_out(trace, nature, int(largest[0])) or _first_only(trace, steps, row, mine):
@@ -244,11 +246,11 @@ def _workspace(trace: Trace, mine: I64, below: int) -> list[Finding]:
     ]
 
 
-def _recurs(trace: Trace, steps: Steps) -> bool:
-    """Whether at least half of the steps come near the peak."""
+def _recurs(trace: Trace, steps: Steps, share: float = 0.9) -> bool:
+    """Whether at least half of the steps come to a share of the peak."""
     curve = trace.curve("allocated")
     tops = np.maximum.reduceat(curve, steps.bounds[:-1])
-    return bool((tops >= 0.9 * trace.peak_allocated).mean() >= 0.5)
+    return bool((tops >= share * trace.peak_allocated).mean() >= 0.5)
 
 
 def _peak_without(trace: Trace, left_out: I64) -> int:

@@ -69,9 +69,13 @@ def find_steps(trace: Trace) -> Steps:
     """Tell the steps; "none" where there are not two."""
     none = Steps(np.zeros(0, np.int64), "none")
     marked = _marks(trace)
-    if marked.n >= (2 if marked.how == "marks" else LEAST):
-        return marked
     optimizer = _optimizer(trace)
+    if marked.how == "marks" and marked.n >= 2:
+        return marked
+    # Of models that come one after the other the recorder tells the steps of one.
+    uneven = marked.n > 1 and np.diff(marked.bounds).max() > trace.n_events / 2 and optimizer.n > marked.n
+    if marked.n >= LEAST and not uneven:
+        return marked
     if optimizer.n >= LEAST:
         return optimizer
     repeated = _repetition(trace)
