@@ -152,9 +152,16 @@ def choose(trials: Sequence[Trial]) -> Chosen:
                 rated.append((max(off.allocated, off.reserved), off, law))
     if not rated:
         return Chosen(laws[0], *_unsure(ran))
-    # The replay is preferred until it is clearly worse: it knows where the peak will move to.
-    close = _CLOSE * far.reserved
-    _, off, law = min(rated, key=lambda r: 0.5 * max(0.0, r[0] - close) if isinstance(r[2], Requests) else r[0])
+
+    def blame(rate: tuple[float, Need, Requests | Totals]) -> float:
+        # The replay is preferred until it is clearly worse: it knows where the peak will move to. One trial that is off
+        # by no more than the draws scatter says nothing against it.
+        error, _, law = rate
+        if isinstance(law, Totals):
+            return error
+        return 0.5 * max(0.0, error - _CLOSE * far.reserved - law.scatter(far.size))
+
+    _, off, law = min(rated, key=blame)
     others = ", ".join(f"{each.name} {error / max(1, far.reserved):.2%}" for error, _, each in rated)
     return Chosen(law, off, f"error on size {words(far.size)}, predicted from the smaller ones: {others}")
 

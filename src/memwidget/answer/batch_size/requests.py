@@ -134,6 +134,10 @@ class Requests:
         """Peaks at a size."""
         return Need(self.run(size)[0].allocated, self._reserved(size)[0])
 
+    def scatter(self, size: Size) -> float:
+        """Standard deviation of the reserved peak where libraries choose scratch by size, 0 elsewhere."""
+        return self._reserved(size)[1]
+
     def _reserved(self, size: Size) -> tuple[float, float]:
         """Reserved peak at a size, and by how much it scatters where libraries choose scratch by size."""
         found = self._scattered.get(size)
@@ -191,7 +195,7 @@ class Requests:
         return Need(
             math.hypot(self._off[0] * grown, loose * need.allocated),
             # The draws scatter by 5 % where the truth was off their mean by 1 to 3 %: one deviation is enough.
-            math.hypot(self._off[1] * grown, loose * need.reserved, self._reserved(size)[1]),
+            math.hypot(self._off[1] * grown, loose * need.reserved, self.scatter(size)),
         )
 
 
