@@ -11,6 +11,8 @@ import { type Data, stringAt } from "./wire.js";
 
 /** Rows from the top: steps (kind 2), then phases (1), then annotations (0), each by depth. */
 const ORDER = [2, 1, 0];
+/** Value of band_kind. */
+const PHASE = 1;
 /** Below this a label is not readable, CSS pixels. */
 const LABEL_FROM = 28;
 
@@ -44,6 +46,7 @@ export class Bands {
     return [plot.x + from, plot.x + Math.max(to, from + 1)];
   }
 
+  /** `colors`: those of the phases, where blocks have them. */
   draw(
     context: CanvasRenderingContext2D,
     layout: Layout,
@@ -51,8 +54,10 @@ export class Bands {
     timeline: Timeline,
     camera: Camera,
     hovered: number,
+    colors: readonly string[] | null,
   ): void {
     const { bands, plot } = layout;
+    const { phases } = this.data.header;
     context.save();
     clipTo(context, { ...bands, height: bands.height + 1 });
     context.font = FONT;
@@ -76,6 +81,11 @@ export class Bands {
       context.fillStyle = chrome.bands[this.data.band_kind[i] as number] ?? "";
       const width = Math.max(right - left - (right - left > 3 ? 1 : 0), 1);
       context.fillRect(left, y, width, BAND_HEIGHT - 1);
+      const color = this.data.band_kind[i] === PHASE && colors?.[phases.indexOf(this.data.band_name[i] as number)];
+      if (color) {
+        context.fillStyle = color;
+        context.fillRect(left, y + BAND_HEIGHT - 3, width, 2);
+      }
       if (i === hovered) {
         context.fillStyle = chrome.range;
         context.fillRect(left, y, width, BAND_HEIGHT - 1);

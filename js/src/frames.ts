@@ -152,6 +152,7 @@ export class Frames {
       selection: this.app.views.outlined,
       hovered: this.app.hovered === this.app.views.outlined ? -1 : this.app.hovered,
       hoveredBand: this.app.hoveredBand,
+      bandColors: this.app.views.bandColors(loaded),
       range: this.app.marked,
       extra: (context, layout) => this.app.views.drawPools(context, layout, picture),
     });

@@ -28,6 +28,8 @@ export interface Shown {
   selection: number;
   hovered: number;
   hoveredBand: number;
+  /** Colours of the phases, where blocks have them. */
+  bandColors?: readonly string[] | null;
   range: readonly [number, number] | null;
   /** Draws what only one view has, over the blocks. */
   extra?: (context: CanvasRenderingContext2D, layout: Layout) => void;
@@ -117,7 +119,7 @@ export class Scene {
       above.push(`reserved ${bytes(reserved)}`);
     }
     drawAbove(context, layout, chrome, above);
-    shown.bands.draw(context, layout, chrome, timeline, view, shown.hoveredBand);
+    shown.bands.draw(context, layout, chrome, timeline, view, shown.hoveredBand, shown.bandColors ?? null);
     this.#drawRange(context, shown, chrome, accent);
     this.#drawCursor(context, shown, accent);
     this.#outline(context, picture, shown.hovered, 1, chrome.text, chrome.background);

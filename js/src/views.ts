@@ -397,6 +397,11 @@ export class Views {
       : legendOf(loaded.data, loaded.mode, this.app.theme);
   }
 
+  /** In the colours of phases the strips are a legend too. */
+  bandColors({ data, mode }: Loaded): readonly string[] | null {
+    return mode === "phase" && !this.isSegments ? data.header.palette[this.app.theme].phase : null;
+  }
+
   /** What the outline of the chart is around. */
   get outlined(): number {
     return this.isSegments ? this.#focusRow : this.app.selection;
