@@ -40,7 +40,7 @@ from IPython.display import display
 
 from memwidget import session
 from memwidget.record import BACKENDS, CONTEXTS, STACKS, Options, RecorderError
-from memwidget.record.holders import CellRuns, Notebook, find_holders
+from memwidget.record.holders import CellRuns, Notebook, find_holders, tracebacks_of
 from memwidget.show.text import summary
 
 if TYPE_CHECKING:
@@ -369,10 +369,10 @@ class Magics:
         assert recording is not None  # noqa: S101
         shell = self.shell
         error = sys.exc_info()
-        tracebacks = [("the error's traceback", error[2])]
+        tracebacks = tracebacks_of("the error's traceback", error[1])
         if error[2] is None:
             tracebacks = [
-                ("sys.last_value", getattr(getattr(sys, "last_value", None), "__traceback__", None)),
+                *tracebacks_of("sys.last_value", getattr(sys, "last_value", None)),
                 ("IPython's last traceback", getattr(getattr(shell, "InteractiveTB", None), "tb", None)),
             ]
         notebook = Notebook(

@@ -17,6 +17,7 @@ import numpy as np
 from memwidget.answer.finding import amount, fact_rows, many, name_of
 from memwidget.answer.steps import LEAST
 from memwidget.recording import CATEGORIES
+from memwidget.trace.sites import USER
 from memwidget.units import plain
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 #: One scalar takes one block of this size on a GPU.
 _SCALAR = 512
+#: Stacks of which the lines are read.
+_STACKS = 20
 #: Events within which the old goes when its successor is made.
 _SOON = 8
 _BREAK = "Break the cycle (weakref, no self-reference in hooks and closures), or call gc.collect() now and then."
@@ -103,7 +106,7 @@ def _by_signs(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int
             (f"Each step leaves {many(each, 'block')} of {amount(per_step / each)}: numbers kept as tensors.",),
             f"Keep plain numbers at {where}: .item() before they go into a list.",
         )
-    appended = any(_APPEND.search(text) for _, text in sources)
+    appended = _appended(trace, blocks)
     largest = int(np.median(np.sort(trace.blocks["size"][blocks])[-max(steps.n - 1, 1) :])) if len(blocks) else 0
     # Labels know what is kept for backward; without it a line that appends has made all of it.
     no_graph = appended and trace.has_labels and not made_of.get("activation")
@@ -171,8 +174,21 @@ def unwanted(trace: Trace, blocks: I64) -> bool:
         # All gone: a list would have let them go from the last to the first.
         order = np.argsort(trace.blocks["alloc_event"][blocks], kind="stable")
         return bool((np.diff(asked[order]) > 0).any())
-    frames = (trace.frame(int(row)) for row in np.unique(trace.block_site[blocks]).tolist() if row >= 0)
-    return any(_APPEND.search(f.source or "") and not _COMPREHENSION.search(f.source or "") for f in frames)
+    return _appended(trace, blocks)
+
+
+def _appended(trace: Trace, blocks: I64) -> bool:
+    """Whether a line that led to these blocks adds to a container, turn by turn."""
+    r = trace.recording
+    for stack in np.unique(trace.blocks["stack"][blocks])[:_STACKS].tolist():
+        if stack < 0:
+            continue
+        rows = r.stack_frames[r.stacks[stack] : r.stacks[stack + 1]]
+        for row in rows[trace.frame_kind[rows] == USER].tolist():
+            source = trace.frame(row).source or ""
+            if _APPEND.search(source) and not _COMPREHENSION.search(source):
+                return True
+    return False
 
 
 def freed_by_collector(trace: Trace, blocks: I64) -> bool | None:
@@ -261,6 +277,12 @@ def _matches(trace: Trace, blocks: I64) -> Iterator[tuple[dict[str, Any], int]]:
         if address < int(starts[at]) + int(trace.blocks["size"][block]):
             seen.add((holder, at))
             yield row, block
+
+
+def graphs(trace: Trace) -> list[dict[str, Any]]:
+    """Holders of a tensor that an autograd graph hangs on, each once: through it they hold what it was made from."""
+    rows = [row for row in fact_rows(trace, "holders") if row.get("graph") is True]
+    return list({row["holder"]: row for row in rows if isinstance(row.get("holder"), str)}.values())
 
 
 def passing(trace: Trace, blocks: I64) -> NDArray[np.bool_]:

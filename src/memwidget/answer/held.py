@@ -77,6 +77,12 @@ def _held_line(trace: Trace, mine: I64, row: int, size: int, count: int) -> Find
         sentence, fix = causes.holder_words(holder, holder_size)
         said.append(sentence)
         fixes += [fix] if fix and fix not in fixes else []
+    activation = trace.blocks["category"][mine] == CATEGORY_CODE["activation"]
+    through = [] if fixes or mostly or 2 * np.count_nonzero(activation) < count else causes.graphs(trace)[:3]
+    for holder in through:
+        said.append(f"{plain(holder['holder'], 80)} has a grad_fn: its graph keeps what it was computed from.")
+        fix = causes.holder_words(holder, 0)[1]
+        fixes += [fix] if fix and fix not in fixes else []
     failed = trace.recording.facts.get("error")
     if isinstance(failed, str) and failed:
         said.append(
@@ -97,14 +103,14 @@ def _held_line(trace: Trace, mine: I64, row: int, size: int, count: int) -> Find
     else:
         advice = "If nobody needs it any more, del the name, list or attribute that keeps it"
     # Where a cell ends, what it left is left; a file or a block of code may end in the middle of things.
-    ended = bool(fixes) or "cells" in trace.recording.facts
+    ended = (bool(fixes) or "cells" in trace.recording.facts) and not through
     return told(
         trace,
         "held",
         f"{amount(size)} made {where} are still live at the end",
         mine,
         said,
-        f"{advice}: that frees {amount(size)}.",
+        f"{advice}: that frees {'up to ' if through else ''}{amount(size)}.",
         certain=gradients or (ended and not in_backward),
         saves=size,
         moment=trace.n_events,

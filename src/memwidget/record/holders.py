@@ -16,9 +16,10 @@ import gc
 import re
 import sys
 import time
+from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import FrameType, ModuleType, TracebackType
+from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import Any
 
 from memwidget.record.sources import user_file
@@ -28,7 +29,7 @@ from memwidget.record.sources import user_file
 CYCLES_WITHIN = 0.3
 #: The largest ones are looked at however long it takes.
 CYCLES_AT_LEAST = 8
-#: Storages told of, tensors walked in one place, objects walked around a suspected cycle.
+#: Storages told of, objects walked in one place, objects walked around a suspected cycle.
 MAX_ROWS, MAX_TENSORS, MAX_AROUND = 5_000, 20_000, 2_000
 
 # `%reset -f out` leaves what `__` and `___` were in the hidden namespace (IPython 9.18).
@@ -42,6 +43,8 @@ CLEAR_ERROR = (
 COLLECT = "import gc; gc.collect()"
 
 _SHELL = re.compile(r"/(IPython|ipykernel|memwidget)/")
+#: Objects of these lead to all that the shell knows.
+_SHELL_PACKAGES = {"IPython", "ipykernel", "memwidget", "traitlets"}
 #: Names that IPython itself puts into a namespace.
 _PLUMBING = {"In", "Out", "exit", "quit", "get_ipython", "open", "_oh", "_ih", "_dh", "_i", "_ii", "_iii"}
 
@@ -86,7 +89,8 @@ def find_holders(notebook: Notebook, kind: str, cycles_of: Container[int] | None
     -------
     list of dict
         ``address``, ``bytes``, ``holder`` ("Out[3]", "name", "the last error's traceback"), ``kind`` ("out", "name",
-        "error", "cycle"; "passing": it goes as the cell ends), ``fix`` (the line that lets go).
+        "error", "cycle"; "passing": it goes as the cell ends), ``fix`` (the line that lets go); ``graph`` is there, and
+        true, where an autograd graph hangs on it.
     """
     if "torch" not in sys.modules:
         return []
@@ -94,16 +98,28 @@ def find_holders(notebook: Notebook, kind: str, cycles_of: Container[int] | None
     seen: set[tuple[str, int]] = set()
     held: set[int] = set()
     for holder, sort, fix, values in _places(notebook):
-        for address, size in _storages(values, kind):
+        for address, size, graph in _storages(values, kind):
             held.add(address)
             if (holder, address) not in seen and len(rows) < MAX_ROWS:
                 seen.add((holder, address))
-                rows.append({"address": address, "bytes": size, "holder": holder, "kind": sort, "fix": fix})
+                row = {"address": address, "bytes": size, "holder": holder, "kind": sort, "fix": fix}
+                rows.append({**row, "graph": True} if graph else row)
     for address, size, name in _cycles(kind, held, cycles_of):
         if len(rows) < MAX_ROWS:
             holder = f"a reference cycle through {name}"
             rows.append({"address": address, "bytes": size, "holder": holder, "kind": "cycle", "fix": COLLECT})
     return rows
+
+
+def tracebacks_of(holder: str, error: BaseException | None) -> list[tuple[str, TracebackType | None]]:
+    """The tracebacks of an error and of those it was raised from: each holds the frames that it passed."""
+    found: list[tuple[str, TracebackType | None]] = []
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        found.append((holder, error.__traceback__))
+        error = error.__cause__ or error.__context__
+    return found
 
 
 def _places(notebook: Notebook) -> Iterator[tuple[str, str, str, Iterable[Any]]]:
@@ -123,12 +139,30 @@ def _places(notebook: Notebook) -> Iterator[tuple[str, str, str, Iterable[Any]]]
     for name, value in list(notebook.names.items()):
         if name in _PLUMBING or (name.startswith("_") and (id(value) in shown or name.strip("_0123456789i") == "")):
             continue
-        if isinstance(value, ModuleType):
-            if user_file(getattr(value, "__file__", "") or ""):
-                for part, inner in list(vars(value).items()):
-                    if not isinstance(inner, ModuleType) and not part.startswith("__"):
-                        yield f"{name}.{part}", "name", f"del {name}.{part}", [inner]
-            continue
+        yield from _named(name, value)
+
+
+def _named(name: str, value: Any) -> Iterator[tuple[str, str, str, Iterable[Any]]]:
+    """The places that one name leads to: what is to be let go need not be what the name stands for."""
+    if isinstance(value, ModuleType):
+        if user_file(getattr(value, "__file__", "") or ""):
+            for part, inner in list(vars(value).items()):
+                if not isinstance(inner, ModuleType) and not part.startswith("__"):
+                    yield f"{name}.{part}", "name", f"del {name}.{part}", [inner]
+    elif isinstance(value, type):
+        if value.__module__ == "__main__":
+            for part, inner in list(vars(value).items()):
+                if not part.startswith("__"):
+                    yield f"{name}.{part}", "name", f"del {name}.{part}", [inner]
+    elif _is_cache(value):
+        yield f"the cache of {name}", "name", f"{name}.cache_clear()", gc.get_referents(value)
+    elif _is_module(value):
+        yield name, "name", f"del {name}", [value]
+        hooks = [part for module in value.modules() for part in _hooks(module)]
+        # An expression: it may stand behind a semicolon. clear() gives None, so that any() goes through all.
+        clear = f"any(m._forward_hooks.clear() or m._forward_pre_hooks.clear() for m in {name}.modules())"
+        yield f"a hook of {name}", "name", clear, hooks
+    else:
         yield name, "name", f"del {name}", [value]
 
 
@@ -148,11 +182,12 @@ def _locals(traceback: TracebackType | None, names: Mapping[str, Any]) -> Iterat
 # -- tensors in values ------------------------------------------------------------------------------------------------
 
 
-def _storages(values: Iterable[Any], kind: str) -> Iterator[tuple[int, int]]:
+def _storages(values: Iterable[Any], kind: str) -> Iterator[tuple[int, int, bool]]:
+    """(address, bytes, whether a graph hangs on it) of the tensors in values."""
     for tensor in _tensors(values):
         found = _storage(tensor, kind)
         if found is not None:
-            yield found
+            yield (*found, tensor.grad_fn is not None)
 
 
 def _storage(tensor: Any, kind: str) -> tuple[int, int] | None:
@@ -166,43 +201,60 @@ def _storage(tensor: Any, kind: str) -> tuple[int, int] | None:
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Any]:
-    """Tensors in values: themselves, in containers and objects, in modules and optimizers; their gradients."""
+    """Tensors in values, and their gradients: all that the garbage collector can reach from them, nearest first.
+
+    Not through what everything is reached from: modules, namespaces, library classes, the shell; nor through hooks of
+    modules, which are places of their own.
+    """
     import torch
 
     left = MAX_TENSORS
-    pending = [(value, 0) for value in values]
+    pending = deque(values)
     seen: set[int] = set()
     while pending and left > 0:
-        value, depth = pending.pop()
+        value = pending.popleft()
         if id(value) in seen:
             continue
         seen.add(id(value))
         left -= 1
-        with contextlib.suppress(Exception):  # whatever a user's class does when it is looked at
-            if isinstance(value, torch.Tensor):
-                yield value
+        # type(): isinstance asks an object for its __class__, and some answer with a warning.
+        if issubclass(type(value), torch.Tensor):
+            yield value
+            with contextlib.suppress(Exception):
                 if value.is_leaf and value.grad is not None:
                     yield value.grad
-            elif isinstance(value, torch.nn.Module):
-                pending += [(t, depth) for t in (*value.parameters(), *value.buffers())]
-                if depth < 2:
-                    pending += [(part, depth + 1) for m in value.modules() for part in vars(m).values()]
-            elif isinstance(value, torch.optim.Optimizer):
-                pending += [(state, 1) for state in value.state.values()]
-            elif depth < 3:
-                pending += [(part, depth + 1) for part in _parts(value)]
+        if type(value).__module__ == "numpy":  # not the collector's: an array of a tensor's memory has it as its base
+            base = getattr(value, "base", None)
+            if base is not None:
+                pending.append(base)
+        if _is_module(value):
+            seen.update(id(part) for part in _hooks(value))
+        pending.extend(part for part in gc.get_referents(value) if _leads_on(part))
 
 
-def _parts(value: Any) -> list[Any]:
-    if isinstance(value, Mapping):
-        return list(value.values())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return list(value)
-    if isinstance(value, (str, bytes, int, float, type, ModuleType, FrameType)) or callable(value):
-        closure = getattr(value, "__closure__", None)
-        return [cell.cell_contents for cell in closure] if closure else []
-    inside = getattr(value, "__dict__", None)
-    return list(inside.values()) if isinstance(inside, dict) else []
+def _leads_on(value: Any) -> bool:
+    """Whether tensors may be reached through an object that are its own, not everybody's."""
+    kind = type(value)
+    if not gc.is_tracked(value):
+        return kind.__module__ == "numpy"
+    if issubclass(kind, (type, ModuleType, CodeType)) or kind.__module__.partition(".")[0] in _SHELL_PACKAGES:
+        return False
+    if kind is FrameType:
+        return not _SHELL.search(value.f_code.co_filename.replace("\\", "/"))
+    return not (kind is dict and "__builtins__" in value)
+
+
+def _is_cache(value: Any) -> bool:
+    return type(value).__name__ == "_lru_cache_wrapper"
+
+
+def _is_module(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and issubclass(type(value), torch.nn.Module)
+
+
+def _hooks(module: Any) -> list[Any]:
+    return [part for name, part in vars(module).items() if name.endswith("_hooks")]
 
 
 # -- reference cycles -------------------------------------------------------------------------------------------------
