@@ -13,7 +13,7 @@ from torch import nn
 
 import memwidget as mw
 from memwidget.answer.batch_size import as_sizes, tune
-from memwidget.answer.batch_size.limits import bytes_of
+from memwidget.answer.batch_size.limits import bytes_of, margin_of
 from memwidget.answer.batch_size.replay import replay
 from memwidget.answer.batch_size.trials import read_trial
 from memwidget.read.snapshot import recording_from_snapshot
@@ -538,6 +538,11 @@ def test_limits_in_words():
         bytes_of("a lot")
     with pytest.raises(ValueError, match="more than 0"):
         bytes_of(-1)
+    assert margin_of(0.05, 1000) == 50
+    assert margin_of("1 MiB", GiB) == margin_of(MiB, GiB) == MiB
+    for margin in (-1, 5, 1.0):
+        with pytest.raises(ValueError, match="must be a share"):
+            margin_of(margin, GiB)
 
 
 class Device:
@@ -592,3 +597,6 @@ def test_the_chart_and_the_sliders_say_what_the_fit_says():
     box.children[0].value = 40.0
     assert f"<b>{fit.largest('40 GiB')}</b> fits" in box.children[2].value
     assert "<script" not in fit.table()._repr_html_()
+    wide, _ = tuned(lambda n: GiB + n * GiB, margin="32 GiB")
+    assert wide.size < fit.size
+    assert f"<b>{wide.size}</b> fits" in wide.sliders().children[2].value

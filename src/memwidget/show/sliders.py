@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from memwidget.answer.batch_size.limits import margin_of
 from memwidget.units import bytes_text
 
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ def sliders(fit: BatchSizeFit) -> Any:
         continuous_update=False,
         layout=width,
     )
-    share = fit.margin if isinstance(fit.margin, float) and fit.margin < 1 else 0.05
+    share = 100 * margin_of(fit.margin, fit.limit) / fit.limit
     margin = w.FloatSlider(
-        value=100 * share, min=0, max=30, step=0.5, description="margin, %", continuous_update=False, layout=width
+        value=share, min=0, max=max(30, share), step=0.5, description="margin, %", continuous_update=False, layout=width
     )
     answer = w.HTML()
 

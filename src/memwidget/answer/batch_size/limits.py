@@ -93,6 +93,6 @@ def margin_of(margin: float | str, limit: int) -> int:
     if isinstance(margin, (int, float)) and not isinstance(margin, bool):
         if 0 <= margin < 1:
             return int(margin * limit)
-        if margin < 0:
-            raise ValueError(f"margin={margin!r} must be a share such as 0.05, or bytes.")
+        if margin < 1 << 10:  # 5 is meant as percent more often than as bytes
+            raise ValueError(f"margin={margin!r} must be a share such as 0.05, or bytes such as '500 MiB'.")
     return bytes_of(margin, "margin")
