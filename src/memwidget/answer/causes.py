@@ -258,6 +258,12 @@ def holders(trace: Trace, blocks: I64) -> list[tuple[dict[str, Any], int]]:
     return sorted(found.values(), key=lambda pair: -pair[1])
 
 
+def held_bytes(trace: Trace, blocks: I64) -> int:
+    """Bytes of these blocks that any holder refers to."""
+    found = {block for _, block in _matches(trace, blocks)}
+    return int(trace.blocks["size"][sorted(found)].sum()) if found else 0
+
+
 def _matches(trace: Trace, blocks: I64) -> Iterator[tuple[dict[str, Any], int]]:
     """(row of the recorder's, block) for each of these blocks that a holder refers to, once a holder."""
     rows = fact_rows(trace, "holders")

@@ -77,8 +77,8 @@ def _held_line(trace: Trace, mine: I64, row: int, size: int, count: int) -> Find
         sentence, fix = causes.holder_words(holder, holder_size)
         said.append(sentence)
         fixes += [fix] if fix and fix not in fixes else []
-    activation = trace.blocks["category"][mine] == CATEGORY_CODE["activation"]
-    through = [] if fixes or mostly or 2 * np.count_nonzero(activation) < count else causes.graphs(trace)[:3]
+    # What nobody refers to hangs on the graph of something that is referred to.
+    through = [] if mostly or 2 * causes.held_bytes(trace, mine) >= size else causes.graphs(trace)[:3]
     for holder in through:
         said.append(f"{plain(holder['holder'], 80)} has a grad_fn: its graph keeps what it was computed from.")
         fix = causes.holder_words(holder, 0)[1]
