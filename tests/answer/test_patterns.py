@@ -397,6 +397,18 @@ def test_one_large_thing_before_the_loop_is_a_spike_there():
     assert spike.bytes == pytest.approx(8 * 1024 * KiB, rel=0.01)  # the difference and the quotient
 
 
+def test_operations_one_after_the_other_are_no_spike():
+    def code():
+        def transform(x):
+            h = x * 2
+            g = torch.relu(h)
+            return (g @ torch.rand(64, 64)).sum().item()
+
+        return transform(torch.rand(1024, 64))
+
+    assert of_kind(record(code), *UNUSUAL) == []
+
+
 def test_a_name_that_is_bound_to_as_much_again_is_no_spike():
     def code():
         x = torch.rand(64 * KiB)

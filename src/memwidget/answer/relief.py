@@ -52,7 +52,7 @@ def activations(trace: Trace) -> list[Finding]:
             "step",
             f"Activations make {amount(size)} of the peak",
             mine,
-            [f"{many(len(mine), 'block')} were kept for backward: {share:.0f} % of the peak."],
+            [f"Kept for backward: {many(len(mine), 'block')}, {share:.0f} % of the peak."],
             f"Expected of training. {less(trace, mine)}"
             if _goes_back(trace)
             else f"Nothing here called backward: under torch.no_grad() they are not kept, up to {amount(size)} less.",

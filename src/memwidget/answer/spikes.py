@@ -69,6 +69,7 @@ class _Nature:
     waits : made before backward and freed in it
     last : one of the last few of those before backward begins
     layers : made below a module that is no loss
+    loss : made by a loss over classes
     """
 
     sites: I32
@@ -76,6 +77,7 @@ class _Nature:
     waits: NDArray[np.bool_]
     last: NDArray[np.bool_]
     layers: NDArray[np.bool_]
+    loss: NDArray[np.bool_]
 
     @classmethod
     def of(cls, trace: Trace) -> _Nature:
@@ -97,7 +99,7 @@ class _Nature:
         for name in _LOSSES:
             loss |= in_stack(trace, every, name=name)
         inside = np.append(inside_modules(trace), np.False_)[blocks["stack"]]  # -1 takes the last entry
-        return cls(sites, backward & (trace.forward_stack < 0), waits & ~loss, last, inside & ~loss)
+        return cls(sites, backward & (trace.forward_stack < 0), waits, last, inside & ~loss, loss)
 
 
 def spikes(trace: Trace, steps: Steps) -> list[Finding]:
@@ -146,7 +148,7 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
             least = min(least, size / 3)  # a loss's own table, beside two or three of its gradients
             activation = blocks["size"][nature.waits].max(initial=0)
             found += _workspace(trace, mine, below) if blocks["size"][largest[0]] > 2 * activation else []
-        elif _stands_out(trace, nature, int(largest[0])) or _first_only(trace, steps, row, mine):
+        elif _stands_out(trace, nature, int(largest[0]), few=few) or _first_only(trace, steps, row, mine):
             return [_told(trace, steps, nature, row, size, count, mine, below)]
     return found[:1]
 
@@ -163,13 +165,17 @@ def _stays(trace: Trace, nature: _Nature, row: int, mine: I64) -> int:
     return max(there)
 
 
-def _stands_out(trace: Trace, nature: _Nature, block: int) -> bool:
+def _stands_out(trace: Trace, nature: _Nature, block: int, *, few: bool) -> bool:
     """Whether a block is more than what every layer and every step have."""
-    if not nature.layers[block] and not nature.waits[block]:
+    sizes = trace.blocks["size"]
+    if nature.loss[block]:
         return True
+    if not nature.layers[block] and not nature.waits[block]:
+        # Among a few operations, what one makes is no more than what the next one does.
+        others = sizes[(nature.sites != nature.sites[block]) & ~nature.backward]
+        return not few or bool(sizes[block] >= 2 * others.max(initial=0))
     if nature.waits[block] and not nature.last[block]:
         return False
-    sizes = trace.blocks["size"]
     ordinary = np.quantile(sizes[nature.layers & ~nature.backward], 0.75) if nature.layers.any() else sizes[block]
     return bool(sizes[block] >= _ORDER * ordinary)
 
