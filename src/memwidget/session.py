@@ -124,6 +124,7 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
         self._recordings: list[Recording] = []
         self._traces: tuple[Trace, ...] = ()
         self._steps: list[int] = []
+        self._first = 0  # number of the step at which the recording was begun
         self._phases: list[tuple[str, int, int]] = []
 
     # -- the block ---------------------------------------------------------------------------------------------------
@@ -164,7 +165,7 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
         _check_save(self._save, recorder.kind)
         watch = self._watcher(recorder.kind)
         recorder.start()
-        self._recorder, self._watch = recorder, watch
+        self._recorder, self._watch, self._first = recorder, watch, max(self._step, 0)
         _running.add(self)
         self._garbage.start()
         if watch is not None:
@@ -194,12 +195,18 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
         """Stop, restore what was found, and read what was recorded."""
         if self._recorder is None and self._step < 0:
             raise RuntimeError(FORKED if self._forked else "This memtrace does not record; begin it first.")
-        self._step = -1
         without_recorder(sys.exc_info()[1])
         if self._recorder is not None:
             self._close()
+        self._step = -1
+
+    def check(self) -> None:
+        """Raise `RecorderError` where the recording may not be ended now, in this thread; it then goes on."""
+        if self._recorder is not None:
+            self._recorder.check()
 
     def _close(self) -> None:
+        self.check()
         recorder, self._recorder = self._recorder, None
         watch, self._watch = self._watch, None
         _running.discard(self)
@@ -211,6 +218,9 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
             recording = recorder.finish()
         finally:
             self.snapshot = recorder.snapshot
+        if self._recordings and not any(map(len, recording.events.values())):
+            self._steps, self._phases = [], []
+            return  # a repeat that a schedule began as the loop ended
         number = len(self._recordings) + 1
         recording.name = self.name if self._schedule is None else f"{self.name} repeat {number}".strip()
         self._add_marks(recording)
@@ -246,6 +256,7 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
     def _add_marks(self, recording: Recording) -> None:
         if self._steps:
             recording.facts["steps"] = list(self._steps)
+            recording.facts["first_step"] = self._first
         if self._phases:
             from memwidget.record.ranges import add_ranges
 
@@ -393,6 +404,7 @@ def started() -> memtrace:
     global _started
     if _started is None:
         raise RuntimeError("No recording runs: start() begins one.")
+    _started.check()
     recorder, _started = _started, None
     if recorder._forked:  # noqa: SLF001
         raise RuntimeError(FORKED)

@@ -3,6 +3,7 @@
 import gzip
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -62,12 +63,21 @@ def memory(path):
 def test_the_curve_is_the_profilers_own_total(path, memory):
     trace = mw.load(path)
     assert (trace.name, trace.device_type, trace.devices) == ("run", "cpu", (0,))
-    # What other profiles of this process left behind comes first, as one block; then event by event the same.
-    first = trace.n_events - len(memory)
-    assert first in {0, 1}
-    assert trace.curve("allocated")[first + 1 :].tolist() == [e["args"]["Total Allocated"] for e in memory]
-    assert trace.events.address[first:].tolist() == [e["args"]["Addr"] for e in memory]
-    assert len(memory) > 100
+    # Event by event as the profiler's own total, which counts all profiles of the process; ours begins with this one.
+    curve, totals = trace.curve("allocated"), [event["args"]["Total Allocated"] for event in memory]
+    assert trace.n_events == len(memory)
+    assert np.diff(curve[1:]).tolist() == np.diff(totals).tolist()
+    live, before = set(), 0
+    for event in memory:
+        address, size = event["args"]["Addr"], event["args"]["Bytes"]
+        if size > 0:
+            live.add(address)
+        elif address in live:
+            live.remove(address)
+        else:
+            before -= size
+    assert curve[0] == before
+    assert any("before the profile" in note for note in trace.notes)
 
 
 def test_a_finished_profile_equals_the_trace_it_exports(path, live):

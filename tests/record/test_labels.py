@@ -1,5 +1,8 @@
 """Labels against what the code itself knows: each tensor's address is asked for in the recorded code."""
 
+import collections
+import collections.abc
+import contextlib
 import gc
 import subprocess
 import sys
@@ -7,14 +10,19 @@ import threading
 import traceback
 import weakref
 from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
 
 import pytest
 import torch
 from torch import nn
 
 import memwidget as mw
+from memwidget.record import Options
+from memwidget.record.cpu import CpuRecorder
 from memwidget.record.watch import Watch, flat
 from memwidget.recording import CATEGORIES, SPANS, Recording
+from memwidget.trace.trace import Trace
 
 
 class Book:
@@ -47,6 +55,18 @@ IDENTITY, PHASE, GUESS = 1, 2, 3
 @pytest.fixture
 def book():
     return Book()
+
+
+@contextlib.contextmanager
+def notebook(space):
+    """Record what runs inside beside these variables; what is given gets the recording."""
+    recorder, watch, made = CpuRecorder(Options(backend="cpu")), Watch("cpu", [], space), []
+    recorder.start()
+    watch.start()
+    yield made
+    watch.stop()
+    made.append(recorder.finish())
+    watch.store(made[0])
 
 
 class Net(nn.Module):
@@ -325,6 +345,131 @@ def test_parameters_replaced_by_a_cast(book):
     assert book(rec.trace, "after") == ("parameter", IDENTITY, "weight")
 
 
+def test_models_that_change_between_calls_are_looked_at_again(book):
+    class Cached(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(50, 40))
+            self.register_buffer("cache", torch.ones(1, 3000))
+
+        def forward(self, x):
+            self.cache = torch.cat([self.cache, self.cache[:1]])
+            return x @ self.weight
+
+    with mw.memtrace(model=None) as rec:
+        net, linear = Cached(), nn.ModuleList([nn.Linear(30, 70)])
+        for kind in (torch.float32, torch.float64, torch.bfloat16):
+            net.to(kind)(torch.ones(2, 50, dtype=kind))
+            linear.to(kind)[0](torch.ones(2, 30, dtype=kind))
+            book.note(f"weight of {kind}", net.weight)
+            book.note(f"inner of {kind}", linear[0].weight)
+        net(torch.ones(2, 50, dtype=torch.bfloat16))
+    trace = rec.trace
+    found = {name: book(trace, name)[:2] for name in book.notes}
+    assert set(found.values()) == {("parameter", IDENTITY)}, found
+    # The cache grows by a row a call. Two rows of float64 were in place when a call began, as were three of bfloat16;
+    # five were there at the end. The third row of float64 was gone before anybody looked.
+    sizes = trace.blocks["requested"].tolist()
+    found = {
+        size: trace.categories[trace.blocks["category"][sizes.index(size)]] for size in (48000, 72000, 18000, 30000)
+    }
+    assert found == {48000: "buffer", 72000: "activation", 18000: "buffer", 30000: "buffer"}
+
+
+class Loads(collections.abc.Mapping):
+    """Makes its tensors when asked for them, and counts."""
+
+    asked = 0
+
+    def __getitem__(self, key):
+        self.asked += 1
+        return torch.full((100,), float(self.asked))
+
+    def __iter__(self):
+        return iter(["x", "y"])
+
+    def __len__(self):
+        return 2
+
+
+class Once(dict):
+    """Gives its items away."""
+
+    def items(self):
+        return [self.popitem() for _ in range(len(self))]
+
+
+def test_looking_changes_nothing(book):
+    class Takes(nn.Module):
+        def forward(self, first, second, third):
+            return first["x"].sum() + len(second) + sum(each.sum() for each in third)
+
+    lazy, once = Loads(), Once(a=torch.ones(70), b=torch.ones(80))
+    data = collections.UserDict(z=torch.ones(90))
+    point = Point(torch.ones(60), torch.ones(50))
+    space = {"lazy": lazy, "once": once, "data": data, "mock": mock.MagicMock(spec=torch.Tensor)}
+    space |= {"half": Half.__new__(Half), "auto": mock.create_autospec(torch.optim.Adam), "net": Net(), "point": point}
+    with notebook(space) as made:
+        space["late"] = nn.Linear(9, 9)
+        book.note("late", space["late"].weight)
+        # 100 ones from `lazy`, which was asked for them once; 60 and 50 more.
+        assert Takes()(lazy, once, point).item() == 100 + 2 + 110
+    (recording,) = made
+    assert lazy.asked == 1
+    assert len(once) == 2
+    assert book(Trace(recording), "late") == ("parameter", IDENTITY, "late.weight")
+    names = {recording.strings[row] for row in recording.labels.name}
+    assert {"once['a']", "data['z']", "point[0]"} <= {name.removeprefix("half.") for name in names}
+
+
+class Point(NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+class Half(nn.Module):
+    def __init__(self):
+        """Forgets its parent's."""
+
+
+def test_an_input_that_wants_its_gradient_is_an_input(book):
+    net = Net()
+    space = {"net": net, "free": torch.ones(5, requires_grad=True)}
+    with notebook(space) as made:
+        for turn in range(2):
+            space["x"] = torch.randn(4 + turn, 32).requires_grad_()
+            book.note(f"x {turn}", space["x"])
+            net(space["x"]).sum().backward()
+        space["theta"] = torch.ones(6, requires_grad=True)
+        book.note("theta", space["theta"])
+    trace = Trace(made[0])
+    assert [book(trace, f"x {turn}")[0] for turn in range(2)] == ["input", "input"]
+    assert book(trace, "theta") == ("parameter", IDENTITY, "theta")
+
+
+def test_one_parameter_has_one_name_whoever_met_it_first(book):
+    space = {}
+    with notebook(space) as made:
+        layers = nn.ModuleList([nn.Linear(32, 64), nn.Linear(64, 8)])
+        optimizer = torch.optim.LBFGS(layers.parameters())
+        x = torch.randn(4, 32)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = layers[1](layers[0](x)).sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        for name, parameter in layers.named_parameters():
+            book.note(name, parameter)
+            book.note(f"{name}.grad", parameter.grad)
+        space["layers"] = layers  # the optimizer and the layers' own calls were seen first
+    trace = Trace(made[0])
+    for name, _ in layers.named_parameters():
+        assert book(trace, name)[2] == book(trace, f"{name}.grad")[2] == f"layers.{name}"
+
+
 def test_gradients_that_no_sample_met_are_guesses(book):
     net = Net()
     with mw.memtrace() as rec:
@@ -553,25 +698,15 @@ def test_an_error_inside_a_forward_does_not_shift_the_path(book):
 
 
 def test_plain_tensors_of_a_notebook_are_called_by_their_variables(book):
-    from memwidget.record import Options
-    from memwidget.record.cpu import CpuRecorder
-    from memwidget.trace.trace import Trace
-
-    recorder = CpuRecorder(Options(backend="cpu"))
     space = {"In": ["x"], "_1": 3}
-    recorder.start()
-    watch = Watch("cpu", [], space)
-    watch.start()
-    space["w"] = book.note("w", torch.ones(200, requires_grad=True))
-    (space["w"] * 2).sum().backward()
-    book.note("w.grad", space["w"].grad)
-    space["cache"] = {"k": book.note("k", torch.zeros(300))}
-    space["models"] = [nn.Linear(7, 7)]
-    book.note("weight", space["models"][0].weight)
-    watch.stop()
-    recording = recorder.finish()
-    watch.store(recording)
-    trace = Trace(recording)
+    with notebook(space) as made:
+        space["w"] = book.note("w", torch.ones(200, requires_grad=True))
+        (space["w"] * 2).sum().backward()
+        book.note("w.grad", space["w"].grad)
+        space["cache"] = {"k": book.note("k", torch.zeros(300))}
+        space["models"] = [nn.Linear(7, 7)]
+        book.note("weight", space["models"][0].weight)
+    trace = Trace(made[0])
     assert book(trace, "w") == ("parameter", IDENTITY, "w")
     assert book(trace, "w.grad") == ("gradient", IDENTITY, "w")
     assert book(trace, "k") == ("unknown", 0, "cache['k']")
@@ -592,10 +727,19 @@ def test_a_schedule_records_its_active_steps(tmp_path):
     for trace, steps in zip(rec.traces, [(2, 3), (6, 7)], strict=True):
         sizes = set(trace.blocks["requested"][trace.live_at("end")].tolist())
         assert {4 * (1000 + step) for step in range(10)} & sizes == {4 * (1000 + step) for step in steps}
-        assert [band.name for band in trace.bands if band.kind == "step"] == ["0", "1"]
+        assert [band.name for band in trace.bands if band.kind == "step"] == [str(step) for step in steps]
     assert rec.trace is rec.traces[-1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x-1.memtrace", "x-2.memtrace"]
     assert not torch.nn.modules.module._global_forward_hooks
+
+
+def test_a_repeat_that_the_loop_never_reached_is_none():
+    record, save = torch.profiler.ProfilerAction.RECORD, torch.profiler.ProfilerAction.RECORD_AND_SAVE
+    with mw.memtrace(schedule=lambda step: save if step % 2 else record) as rec:
+        for _ in range(4):
+            torch.ones(1000)
+            rec.step()
+    assert [[band.name for band in trace.bands] for trace in rec.traces] == [["0", "1"], ["2", "3"]]
 
 
 def test_a_schedule_that_names_no_step_says_so():

@@ -46,6 +46,7 @@ _FORMS: dict[str, _Check] = {
     "cells": _mapping(_text),
     "device_free": _mapping(_COUNT),
     "steps": _list(_COUNT),
+    "first_step": _COUNT,
     "gc": _list(_row(start_us=_COUNT, end_us=_COUNT)),
     "holders": _list(_row(address=_number(2**64 - 1), bytes=_COUNT, holder=_text, kind=_text, fix=_text)),
     "earlier_runs": _list(_row(bytes=_COUNT, holders=_list(_text), fixes=_list(_text))),

@@ -270,7 +270,11 @@ class _Assembly:
             events.action = np.where(size > 0, _ALLOC, _FREE).astype(np.uint8)
             events.address, events.size, events.time_us = self.address[mine], np.abs(size), time // 1000
             events.stack = stack[mine]
-            before = self._existed(device, events, int(allocated[0] - size[0]) if allocated[0] >= 0 else 0)
+            # The CPU's total runs on through all profiles of a process and misses what is freed between them.
+            known = allocated[0] >= 0 and self.recording.device_type != "cpu"
+            if self.recording.device_type == "cpu":
+                self.recording.notes.append("What CPU memory there was before the profile is not known and left out.")
+            before = self._existed(device, events, int(allocated[0] - size[0]) if known else 0)
             self.recording.events[device] = events if before is None else before
             if self.recording.device_type != "cpu" and (reserved > 0).any():
                 changed = np.flatnonzero(np.append(True, reserved[1:] != reserved[:-1]) & (reserved >= 0))

@@ -84,6 +84,9 @@ class Recorder(Protocol):
     def start(self) -> None:
         """Begin; `RecorderError` where that is not possible, with nothing left switched on."""
 
+    def check(self) -> None:
+        """Raise `RecorderError` where it may not be finished now, in this thread; it then goes on."""
+
     def abandon(self) -> None:
         """In a forked child: let go of everything; the recording belongs to the parent, which goes on with it."""
 

@@ -202,6 +202,9 @@ def _without_chatter() -> Iterator[None]:
 _ONE = threading.Lock()
 
 
+_THREAD = "A CPU recording must be stopped in the thread that started it: its profiler belongs to that thread."
+
+
 class CpuRecorder:
     """Records the CPU allocator around code, in the calling thread."""
 
@@ -287,16 +290,19 @@ class CpuRecorder:
         self._disable()
         self._release()
 
+    def check(self) -> None:
+        """Refuse to be stopped in another thread, as long as its own lives."""
+        if threading.get_ident() != self._thread and self._thread in {thread.ident for thread in threading.enumerate()}:
+            raise RecorderError(_THREAD)
+
     def finish(self) -> Recording:
         """Switch both off and put allocations and stacks together."""
         import torch
 
+        self.check()
         if threading.get_ident() != self._thread:
-            if self._thread not in {thread.ident for thread in threading.enumerate()}:
-                self._release()  # it took its profiler along; others may record again
-            raise RecorderError(
-                "A CPU recording must be stopped in the thread that started it: its profiler belongs to that thread."
-            )
+            self._release()  # the thread took its profiler along; others may record again
+            raise RecorderError(_THREAD)
         try:
             self._mode.__exit__(None, None, None)
         finally:

@@ -230,6 +230,9 @@ class DeviceRecorder:
         recording.notes += self._notes
         return recording
 
+    def check(self) -> None:
+        """Any thread may end a CUDA recording."""
+
     def abandon(self) -> None:
         """Nothing to do: CUDA does not work in a forked child, and its history is not the child's."""
 

@@ -14,6 +14,7 @@ import itertools
 import threading
 import time
 import weakref
+from collections import UserDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -50,6 +51,24 @@ class Root(NamedTuple):
     ref: weakref.ref[torch.nn.Module]
 
 
+class _Held:
+    """What a model held when it was sampled: ids and addresses of its tensors. 60 us to ask a GPT-2 small."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.ref = weakref.ref(module)
+        self._parts = [weakref.ref(part) for part in module.modules()]
+        self._marks: list[int] = []
+        self.anything = self.changed()
+
+    def changed(self) -> bool:
+        """Whether that is different from the last time."""
+        before = self._marks
+        parts = [part for part in [ref() for ref in self._parts] if part is not None]
+        tensors = [each for part in parts for each in (*part._parameters.values(), *part._buffers.values())]
+        self._marks = [*map(id, tensors), *map(_address, tensors)]
+        return self._marks != before
+
+
 class _Stepper:
     """What is known of an optimizer: ids only, to see whether its parameters or its state changed."""
 
@@ -76,12 +95,16 @@ class Sampler:
         self._here = f"is_{kind}"
         self._names: dict[tuple[int, str], int] = {}
         self._lock = threading.Lock()
-        self._better: dict[str, str] = {}  # "parameter 2" of an optimizer -> the variable that holds it
+        self._better: dict[str, int] = {}  # "parameter 2" of an optimizer -> the name it has elsewhere
+        self._inputs: set[int] = set()  # addresses of what models were called with
+        #: What could not be looked at: class -> the error.
+        self.troubles: dict[str, str] = {}
         self._roots: list[str] = []
         #: Module by id -> a weak reference and the number of its name; the reference tells a recycled id.
         self.modules: dict[int, tuple[weakref.ref[torch.nn.Module], int]] = {}
         self._known: dict[int, Root] = {}
         self._steppers: dict[int, _Stepper] = {}
+        self._held: dict[int, _Held] = {}
 
     # -- names -------------------------------------------------------------------------------------------------------
 
@@ -95,14 +118,18 @@ class Sampler:
 
     def texts(self) -> list[str]:
         """The names by number; where there were several models, each with its model in front."""
-        several = len({root for root, text in self._names if root >= 0 and text}) > 1
-        found = []
-        for root, text in self._names:
+        keys = list(self._names)
+        several = len({root for root, text in keys if root >= 0 and text}) > 1
+        found: list[str] = []
+        for root, text in keys:
             if root >= 0:
                 found.append(".".join(filter(None, (self._roots[root], text))) if several or not text else text)
-                continue
+            else:
+                found.append(text)
+        for number, (root, text) in enumerate(keys):
             head, slash, slot = text.partition(" / ")
-            found.append(self._better.get(head, head) + slash + slot)
+            if root < 0 and head in self._better:
+                found[number] = found[self._better[head]] + slash + slot
         return found
 
     def path(self, module: torch.nn.Module) -> int:
@@ -150,7 +177,7 @@ class Sampler:
                 return 0
             storage = tensor.untyped_storage()
             address = storage.data_ptr()
-            if not address:
+            if not address or type(address) is not int:
                 return 0
             if len(self.rows) >= MAX_ROWS:
                 self.full = True
@@ -159,7 +186,7 @@ class Sampler:
                 self.rows.append((at, device, address, storage.nbytes(), category, name, how))
         except Exception:  # noqa: BLE001  (fake, functional, sparse, lazy, a class of the user's: no memory to tell of)
             return 0
-        return address  # type: ignore[no-any-return]
+        return address
 
     # -- models ------------------------------------------------------------------------------------------------------
 
@@ -167,8 +194,9 @@ class Sampler:
         """Make a model known and its parts' names with it."""
         known = self._known.get(id(module))
         if known is not None and known.ref() is module:
-            if label:  # met by a hook before a variable held it
+            if label:  # met by a call before a variable held it
                 self._roots[known.number] = label
+                self._place_parts(module, label)
             return known
         root = Root(len(self._roots), weakref.ref(module))
         label = label or _class_name(module)
@@ -176,17 +204,40 @@ class Sampler:
         self._roots.append(f"{label} {same + 1}" if same else label)
         self._known[id(module)] = root
         self._note_paths(module, root.number)
+        self._place_parts(module, self._roots[root.number])
         return root
+
+    def _place_parts(self, owner: torch.nn.Module, label: str) -> None:
+        """Models that were met by themselves and are parts of a larger one are called by their place in it."""
+        for path, part in owner.named_modules():
+            known = self._known.get(id(part))
+            if known is not None and known.ref() is part and part is not owner:
+                self._roots[known.number] = f"{label}.{_plain_path(path)}"
 
     def sample_module(self, module: torch.nn.Module, how: int, label: str = "") -> None:
         """Parameters, buffers and gradients of a model."""
         root, at = self.add_root(module, label), now()
+        self._held[id(module)] = _Held(module)
         self._sample_named(module.named_parameters(), PARAMETER, root.number, how, at)
         self._sample_named(module.named_buffers(), BUFFER, root.number, how, at)
         for name, parameter in module.named_parameters():
             gradient = _gradient(parameter)
             if gradient is not None:
                 self.note(gradient, GRADIENT, self.name(_plain_path(name), root.number), how, at)
+
+    def sample_changed(self, module: torch.nn.Module) -> None:
+        """Look again at a known model that is called, if it holds other tensors than when it was sampled.
+
+        ``.to()`` puts new memory under its parameters, and some layers keep a cache in a buffer.
+        """
+        held = self._held.get(id(module))
+        if held is not None and held.ref() is module and not held.changed():
+            return
+        held = self._held[id(module)] = _Held(module)
+        for root in list(self._known.values()) if held.anything else ():
+            owner = root.ref()
+            if owner is not None and any(part is module for part in owner.modules()):
+                self.sample_module(owner, MODULE)
 
     def _sample_named(self, named: Iterable[tuple[str, Any]], category: int, root: int, how: int, at: int) -> None:
         """One row a storage: parameters that are views of one flat storage share it, and the first gives the name."""
@@ -286,9 +337,9 @@ class Sampler:
         tensors: list[tuple[str, torch.Tensor]] = []
 
         def sort(name: str, value: Any, how: int) -> None:
-            if isinstance(value, torch.nn.Module):
+            if _is(value, torch.nn.Module):
                 modules.append((name, value, how))
-            elif isinstance(value, torch.Tensor):
+            elif _is(value, torch.Tensor):
                 tensors.append((name, value))
             elif _is_optimizer(value):
                 optimizers.append((value, how))
@@ -296,8 +347,8 @@ class Sampler:
         for value in given:
             sort("", value, GIVEN)
         for name, value in _one_level(namespace or {}):
-            with contextlib.suppress(Exception):  # a proxy that cannot be looked at
-                sort(name, value, NAMESPACE)
+            sort(name, value, NAMESPACE)
+        modules = [each for each in modules if _walks(each[1])]
         inner = {
             id(part)
             for _, module, _ in modules
@@ -306,20 +357,42 @@ class Sampler:
         }
         for name, module, how in modules:
             if id(module) not in inner:
-                self.sample_module(module, how, name)
+                with self._apart(module):
+                    self.sample_module(module, how, name)
         for root in list(self._known.values()):
             met = root.ref()
             if met is not None and not any(met is module for _, module, _ in modules) and id(met) not in inner:
-                self.sample_module(met, MODULE)
+                with self._apart(met):
+                    self.sample_module(met, MODULE)
+        met_ones = [(stepper.ref(), OPTIMIZER) for stepper in self._steppers.values()]
+        optimizers += [each for each in met_ones if not any(each[0] is other for other, _ in optimizers)]
         for optimizer, how in optimizers:
-            self.sample_optimizer(optimizer, how)
-        for stepper in list(self._steppers.values()):
-            optimizer = stepper.ref()
-            if optimizer is not None and not any(optimizer is other for other, _ in optimizers):
-                self.sample_optimizer(optimizer, OPTIMIZER)
+            if optimizer is not None:
+                with self._apart(optimizer):
+                    self.sample_optimizer(optimizer, how)
+        self._name_numbered()
         at = now()
         for name, tensor in tensors:
-            self._sample_tensor(tensor, name, at)
+            with self._apart(tensor):
+                self._sample_tensor(tensor, name, at)
+
+    @contextlib.contextmanager
+    def _apart(self, value: Any) -> Iterator[None]:
+        """One object that cannot be looked at costs its own labels alone."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001
+            self.troubles[type(value).__name__] = type(error).__name__
+
+    def _name_numbered(self) -> None:
+        """Parameters that an optimizer met before their model have its names from now on."""
+        named = self._parameter_names()
+        texts = self._texts_by_number()
+        for stepper in self._steppers.values():
+            for key, number in zip(stepper.ids, stepper.names, strict=True):
+                root, text = texts[number]
+                if root < 0 and key in named:
+                    self._better[text] = named[key]
 
     def _sample_tensor(self, tensor: torch.Tensor, name: str, at: int) -> None:
         number = self.name(name)
@@ -327,9 +400,13 @@ class Sampler:
             if id(tensor) in stepper.ids:  # an optimizer met it before its variable was looked at
                 root, text = self._texts_by_number()[stepper.names[stepper.ids.index(id(tensor))]]
                 if root < 0:
-                    self._better[text] = name
+                    self._better[text] = number
         trained = tensor.requires_grad and tensor.is_leaf
-        self.note(tensor, PARAMETER if trained else NAME_ONLY, number, NAMESPACE, at)
+        row = len(self.rows)
+        # What a model was called with is an input, whether or not its gradient is wanted.
+        address = self.note(tensor, PARAMETER if trained else NAME_ONLY, number, NAMESPACE, at)
+        if address in self._inputs and not _is(tensor, torch.nn.Parameter):
+            self.rows[row:] = [(*each[:4], NAME_ONLY, *each[5:]) for each in self.rows[row:]]
         gradient = _gradient(tensor) if trained else None
         if gradient is not None:
             self.note(gradient, GRADIENT, number, NAMESPACE, at)
@@ -340,8 +417,8 @@ class Sampler:
         for name, value in values:
             for part, tensor in tensors_in(value, depth=3):
                 trains |= bool(tensor.requires_grad)
-                if tensor.grad_fn is None and not isinstance(tensor, torch.nn.Parameter):
-                    self.note(tensor, INPUT, self.name(f"{name}{part}"), MODULE, at)
+                if tensor.grad_fn is None and not _is(tensor, torch.nn.Parameter):
+                    self._inputs.add(self.note(tensor, INPUT, self.name(f"{name}{part}"), MODULE, at))
         return trains
 
     # -- out ---------------------------------------------------------------------------------------------------------
@@ -374,14 +451,37 @@ def has_tensors(module: torch.nn.Module) -> bool:
 
 def tensors_in(value: Any, depth: int = 2, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a value, its lists, tuples and dicts; each with the way to it."""
-    if isinstance(value, torch.Tensor):
+    if _is(value, torch.Tensor):
         yield path, value
-    elif depth and isinstance(value, (list, tuple)):
-        for index, item in enumerate(value[:MAX_ITEMS]):
-            yield from tensors_in(item, depth - 1, f"{path}[{index}]")
-    elif depth and isinstance(value, Mapping):
-        for key, item in itertools.islice(value.items(), MAX_ITEMS):
-            yield from tensors_in(item, depth - 1, f"{path}[{key!r}]"[:200])
+    elif depth:
+        for part, item in _items(value):
+            yield from tensors_in(item, depth - 1, f"{path}{part}")
+
+
+def _walks(module: Any) -> bool:
+    """Whether a module was ever made whole: one whose __init__ forgot its parent's has no parts to walk."""
+    try:
+        return all(True for _ in module.modules())
+    except Exception:  # noqa: BLE001
+        return False
+
+
+def _is(value: Any, kind: type) -> bool:
+    """What `isinstance` says, but not of what merely claims to be one (mocks, proxies), and without asking it."""
+    return issubclass(type(value), kind)
+
+
+def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    """What stands in a list, tuple or dict, by the built-in's own methods: a user's may load, count or use up."""
+    if _is(value, UserDict):
+        value = vars(value).get("data")
+    if _is(value, dict):
+        for key, item in itertools.islice(dict.items(value), MAX_ITEMS):
+            yield f"[{key!r}]"[:200] if type(key) in (str, int) else f"[{type(key).__name__}]", item
+    elif _is(value, list) or _is(value, tuple):
+        items = list.__iter__(value) if _is(value, list) else tuple.__iter__(value)
+        for index, item in enumerate(itertools.islice(items, MAX_ITEMS)):
+            yield f"[{index}]", item
 
 
 def _one_level(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -389,19 +489,16 @@ def _one_level(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in list(namespace.items()):
         if name.startswith("_") or name in ("In", "Out"):
             continue
-        if isinstance(value, (list, tuple)):
-            yield from ((f"{name}[{index}]", item) for index, item in enumerate(value[:MAX_ITEMS]))
-        elif isinstance(value, dict):
-            items = list(itertools.islice(value.items(), MAX_ITEMS))
-            yield from (
-                (f"{name}[{key!r}]"[:200] if isinstance(key, (str, int)) else name, item) for key, item in items
-            )
+        if any(_is(value, kind) for kind in (list, tuple, dict, UserDict)):
+            yield from ((f"{name}{part}", item) for part, item in _items(value))
         else:
             yield name, value
 
 
 def _parts(tensor: Any) -> list[Any]:
     """The tensors with storage behind a subclass: a DTensor's local part, the inner tensors of a wrapper."""
+    if type(tensor).__name__ == "FakeTensor":  # it has no memory, and warns where one asks for its address
+        return []
     local = getattr(tensor, "_local_tensor", None)
     if isinstance(local, torch.Tensor):
         return _parts(local) if type(local) not in _PLAIN else [local]
@@ -415,6 +512,14 @@ def _parts(tensor: Any) -> list[Any]:
     return [part for each in inner for part in ([each] if type(each) in _PLAIN else _parts(each))]
 
 
+def _address(tensor: Any) -> int:
+    """Where a parameter lies; 0 for none, and where that cannot be said (sharded, lazy)."""
+    try:
+        return tensor.data_ptr() if type(tensor) in _PLAIN else 0
+    except Exception:  # noqa: BLE001
+        return 0
+
+
 def _gradient(tensor: Any) -> Any:
     return tensor.grad if tensor.is_leaf else None
 
@@ -424,7 +529,7 @@ def _parameters(optimizer: Any) -> list[Any]:
 
 
 def _is_optimizer(value: Any) -> bool:
-    return isinstance(value, torch.optim.Optimizer)
+    return _is(value, torch.optim.Optimizer)
 
 
 def _class_name(module: torch.nn.Module) -> str:

@@ -15,15 +15,15 @@ _OPERATORS = os.path.join("torch", "_ops.py")  # noqa: PTH118
 
 
 def without_recorder(error: BaseException | None) -> None:
-    """Take the recorder's frames out of an error's traceback in place, and out of those of the errors behind it."""
+    """Take the recorder's frames out of an error's traceback in place, and of the errors' behind it and in it."""
     seen: set[int] = set()
-    errors = [error]
+    errors: list[BaseException | None] = [error]
     while errors:
         each = errors.pop()
         if each is None or id(each) in seen:
             continue
         seen.add(id(each))
-        errors += [each.__cause__, each.__context__]
+        errors += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
         _shorten(each.__traceback__)
 
 

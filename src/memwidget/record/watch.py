@@ -164,6 +164,8 @@ class Watch:
         recording.spans = spans
         if self.sampler.full or len(self._spans) >= MAX_SPANS:
             self._say("The recording made more labels than are kept: what came late in it has none.")
+        for kind, error in self.sampler.troubles.items():
+            self._say(f"A {kind} could not be looked at ({error}): what it holds has no labels of its own.")
         if self._deep is not None:
             self._deep.store(recording)
             self.notes += self._deep.notes
@@ -246,6 +248,7 @@ class Watch:
             else:
                 if not self.sampler.knows(module) and has_tensors(module):
                     self.sampler.sample_module(module, SEEN_BY_MODULE)
+                self.sampler.sample_changed(module)
                 named = itertools.chain(zip(self._names_of(module), args, strict=False), kwargs.items())
                 trains = self.sampler.sample_inputs(named, now())
                 if torch.is_grad_enabled() and (trains or any(p.requires_grad for p in module.parameters())):

@@ -44,7 +44,8 @@ def named_ranges(recording: Recording, times: I64) -> tuple[Band, ...]:
         bounds += found_steps(recording)
     ranges += phase_ranges(recording, [r for r in ranges if r[0] == "phase"])
     # What follows the last boundary is a step only if it goes on; the loop may have ended there.
-    ranges += [("step", str(i), bounds[i], bounds[i + 1]) for i in range(len(bounds) - 1)]
+    first = facts.get("first_step", 0)  # of a schedule's repeat
+    ranges += [("step", str(first + i), bounds[i], bounds[i + 1]) for i in range(len(bounds) - 1)]
     return _nested(ranges, times)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,8 +63,26 @@ class Rule:
 
 
 def rule_list(rules: Iterable[Rule | Mapping[str, str]]) -> tuple[Rule, ...]:
-    """Rules, given as such or as dicts (from a JSON or TOML file)."""
-    return tuple(rule if isinstance(rule, Rule) else Rule(**rule) for rule in rules)
+    """Rules, given as such or as dicts (from a JSON or TOML file).
+
+    Raises
+    ------
+    ValueError
+        They are something else, or a key of a dict is unknown.
+    """
+    keys = {field.name for field in fields(Rule)}
+    found = []
+    for rule in rules if isinstance(rules, Iterable) and not isinstance(rules, (str, Mapping)) else [rules]:
+        if isinstance(rule, Mapping) and "name" in rule and keys.issuperset(rule):
+            found.append(Rule(**rule))
+        elif isinstance(rule, Rule):
+            found.append(rule)
+        else:
+            patterns = ", ".join(sorted(keys - {"name"}))
+            raise ValueError(
+                f"A rule is an mw.Rule or a dict with a name and some of {patterns}; not {str(rule)[:80]!r}."
+            )
+    return tuple(found)
 
 
 def first_fits(
