@@ -254,3 +254,22 @@ def test_a_second_thread_is_refused_in_one_sentence_instead_of_crashing():
     with mw.memtrace(backend="cpu") as again:  # and it is free again
         torch.ones(1000)
     assert again.trace.peak_allocated == 4000
+
+
+def test_a_stop_in_another_thread_is_refused_and_the_recording_goes_on():
+    said = []
+
+    def other():
+        try:
+            mw.stop()
+        except RecorderError as error:
+            said.append(str(error))
+
+    mw.start(backend="cpu")
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    kept = torch.ones(1000)
+    trace = mw.stop()
+    assert "in the thread that started it" in said[0]
+    assert trace.blocks["requested"][trace.live_at("end")].tolist() == [kept.nbytes]

@@ -315,6 +315,14 @@ def test_a_wrong_rule_is_refused_in_a_sentence(rule, sentence):
         mw.Rule(**rule)
 
 
+@pytest.mark.parametrize("rules", ["x", None, 3, [3], {"name": "x", "function": "f"}.keys(), [{"names": "x"}]])
+def test_what_are_no_rules_is_said(rules):
+    with pytest.raises(
+        ValueError, match="A rule is an mw.Rule or a dict with a name and some of file, function, label"
+    ):
+        Trace(Recording()).with_rules(rules)
+
+
 #: torch.profiler's words -> ours.
 PROFILER = {
     "PARAMETER": "parameter",
