@@ -21,6 +21,7 @@ from memwidget.recording import (
 )
 from memwidget.trace.categories import GUESS, IDENTITY, PHASE, match
 from memwidget.trace.trace import Trace
+from text_snapshot import snapshot
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 START = 1_700_000_000_000_000
@@ -317,10 +318,8 @@ def test_a_wrong_rule_is_refused_in_a_sentence(rule, sentence):
 
 @pytest.mark.parametrize("rules", ["x", None, 3, [3], {"name": "x", "function": "f"}.keys(), [{"names": "x"}]])
 def test_what_are_no_rules_is_said(rules):
-    with pytest.raises(
-        ValueError, match="A rule is an mw.Rule or a dict with a name and some of file, function, label"
-    ):
-        Trace(Recording()).with_rules(rules)
+    with pytest.raises(ValueError, match=r"A rule is an mw\.Rule or a dict with a name and some of file, function"):
+        mw.load(snapshot("alloc a 512"), rules=rules)
 
 
 #: torch.profiler's words -> ours.
