@@ -70,6 +70,33 @@ def test_the_next_error_lets_the_last_one_go(kernel):
     assert alive(kernel) == 0  # the recorder itself holds nothing of it
 
 
+@pytest.mark.parametrize(
+    "one",
+    [
+        "sys.last_value = sys.last_exc = None",
+        "sys.last_traceback = None",
+        "get_ipython().InteractiveTB.tb = None",
+        "get_ipython().last_execution_result = None",
+    ],
+)
+def test_one_holder_of_a_traceback_alone_is_not_enough(kernel, one):
+    kernel.run("%%memtrace t --quiet\ndef f():\n    a = buf(256)\n    raise RuntimeError('x')\nf()")
+    kernel.run(f"import gc, sys\n{one}\ngc.collect()")
+    assert alive(kernel) == 256
+    kernel.run("exec(CLEAR_ERROR)")
+    assert alive(kernel) == 0
+
+
+def test_a_displayed_value_is_held_by_more_than_out(kernel):
+    kernel.run("%%memtrace t --quiet\nbuf(128)")
+    kernel.run("Out.clear()\ngc.collect()\nNone")
+    assert alive(kernel) == 128  # _ and _7 have it
+    ((kind, size, _, advice, _),) = findings(kernel)
+    assert (kind, size) == ("held", 128 * KIB)
+    follow(kernel, advice)
+    assert alive(kernel) == 0
+
+
 def test_displayed_values_pile_up_from_run_to_run(kernel):
     for run in range(3):
         kernel.run("%%memtrace t --quiet\nbuf(128)")

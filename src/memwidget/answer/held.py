@@ -118,40 +118,72 @@ def _held_line(trace: Trace, mine: I64, row: int, size: int, count: int) -> Find
     )
 
 
-def idle_gradients(trace: Trace) -> list[tuple[int, I64]]:
-    """Gradients of the step before that stand through a forward pass, only to be dropped before the next backward.
+def idle_gradients(trace: Trace) -> list[tuple[int, I64, I64]]:
+    """Gradients that stand through a forward pass although nothing is to be added to them.
 
-    One pair (first moment, block ids) a forward pass; the usual zero_grad(), backward(), step() has them.
+    Those that are dropped before the next backward: the usual zero_grad(), backward(), step() has them. And those that
+    zero_grad() left in place, as zeros, before the forward pass (set_to_none=False); they are idle until backward comes
+    to them, which is taken to be where it was as they were made.
+
+    Returns
+    -------
+    list of (first moment, block ids, moment until which each is idle), one a forward pass
     """
     blocks = trace.blocks
     grads = np.flatnonzero(blocks["category"] == CATEGORY_CODE["gradient"])
-    starts = np.array(sorted(b.lo for b in trace.bands if b.kind == "phase" and b.name == "backward"), np.int64)
-    born, asked = blocks["alloc_event"][grads], blocks["free_requested_event"][grads]
+    born, asked = blocks["alloc_event"][grads].astype(np.int64), blocks["free_requested_event"][grads].astype(np.int64)
+    asked = np.where(asked < 0, trace.n_events, asked)
+    phases = [band for band in trace.bands if band.kind == "phase"]
+    backward = np.array([(b.lo, b.hi) for b in phases if b.name == "backward"], np.int64).reshape(-1, 2)
+    zeroed = _zeroed(trace)
+    if not len(grads) or not len(backward):
+        return []
+    own = backward[np.maximum(np.searchsorted(backward[:, 0], born, side="right") - 1, 0)]
+    share = np.clip((born - own[:, 0]) / np.maximum(own[:, 1] - own[:, 0], 1), 0, 1)
     found = []
-    for band in trace.bands:
-        if band.kind == "phase" and band.name == "forward":
-            later = starts[starts >= band.hi]
-            until = int(later[0]) if len(later) else trace.n_events
-            mine = grads[(born < band.lo) & (asked >= band.hi) & (asked <= until)]
-            found += [(band.lo, mine)] if len(mine) else []
+    for band in phases:
+        if band.name != "forward":
+            continue
+        later, before = backward[backward[:, 0] >= band.hi], backward[backward[:, 0] <= band.lo]
+        lo, hi = later[0].tolist() if len(later) else (trace.n_events, trace.n_events)
+        here = (born < band.lo) & (asked >= band.hi)
+        zero = zeroed[zeroed <= band.lo]
+        if len(zero) and len(before) and zero[-1] > before[-1, 0]:
+            here &= born < zero[-1]
+            start, until = int(zero[-1]), np.minimum(asked, (lo + share * (hi - lo)).astype(np.int64))
+        else:
+            here &= asked <= lo
+            start, until = band.lo, asked
+        if here.any():
+            found.append((start, grads[here], until[here]))
     return found
 
 
-def gradients(trace: Trace, idle: list[tuple[int, I64]]) -> list[Finding]:
+def _zeroed(trace: Trace) -> I64:
+    """Moments at which zero_grad() ended. Where it leaves the gradients it allocates nothing, so no band shows it."""
+    marks, strings = trace.recording.annotations, trace.recording.strings
+    if not trace.has_time or not len(marks):
+        return np.zeros(0, np.int64)
+    mine = np.array([strings[name].startswith("Optimizer.zero_grad#") for name in marks.name.tolist()], bool)
+    ends = np.sort(marks.end_us[mine & (marks.end_us >= 0)])
+    return np.searchsorted(trace.event_times_us, ends, side="right").astype(np.int64)
+
+
+def gradients(trace: Trace, idle: list[tuple[int, I64, I64]]) -> list[Finding]:
     """Idle gradients that the peak could do without.
 
     They cost something only where the peak lies in a forward pass, or early in backward, and not in the optimizer's
     step, when there are gradients anyway.
     """
-    size_of, asked = trace.blocks["size"], trace.blocks["free_requested_event"].astype(np.int64)
+    size_of = trace.blocks["size"]
     change = np.zeros(trace.n_events + 2, np.int64)
-    for start, mine in idle:
-        np.add.at(change, start, int(size_of[mine].sum()))
-        np.subtract.at(change, asked[mine] + 1, size_of[mine])
+    for start, mine, until in idle:
+        change[start] += size_of[mine].sum()
+        np.subtract.at(change, until + 1, size_of[mine])
     lowered = int((trace.curve("allocated") - np.cumsum(change)[: trace.n_events + 1]).max(initial=0))
     saves = trace.peak_allocated - lowered
     m = trace.peak_event
-    at_peak = [mine[asked[mine] >= m] for start, mine in idle if start <= m]
+    at_peak = [mine[until >= m] for start, mine, until in idle if start <= m <= until.max()]
     if not at_peak or not worth(trace, saves):
         return []
     standing = at_peak[-1]
@@ -164,8 +196,8 @@ def gradients(trace: Trace, idle: list[tuple[int, I64]]) -> list[Finding]:
             standing,
             [
                 (
-                    f"{many(len(standing), 'gradient')} were live at the peak (event {m:,}) and freed before the next "
-                    "backward: nothing read them."
+                    f"{many(len(standing), 'gradient')} were live at the peak (event {m:,}), and nothing read them: "
+                    "zero_grad() came late, or left zeros in place."
                 )
             ],
             f"Call zero_grad(set_to_none=True) right after step(): the peak falls by {amount(saves)}.",
