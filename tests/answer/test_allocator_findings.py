@@ -169,6 +169,17 @@ def test_one_small_block_a_step_is_growth_and_small(every):
     assert growth.site.line == 5
 
 
+@pytest.mark.parametrize("keep", [None, 220, 60, 25])
+def test_a_full_cache_does_not_grow_though_the_history_begins_in_its_midst(keep):
+    steps = [
+        f"alloc x{i} 4MiB @ loop.py:3 main\nalloc c{i} 8MiB @ loop.py:4 main\nfree x{i}"
+        + (f"\nfree c{i - 16}" if i >= 16 else "")
+        for i in range(60)
+    ]
+    found = Trace(load_recording(snapshot(lines(*steps), keep_last=keep))).findings()
+    assert [f for f in found if f.kind == "growth"] == []
+
+
 def test_a_cache_that_fills_is_no_growth():
     steps = [
         f"alloc x{i} 8MiB @ loop.py:3 main\nfree x{i}" + (f"\nalloc c{i} 2MiB @ loop.py:4 main" if i < 6 else "")
