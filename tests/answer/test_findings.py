@@ -132,8 +132,29 @@ def test_optimizer_state_is_a_step_and_twice_the_parameters(name):
         assert state.bytes == pytest.approx(2 * 4 * (6 * 1024 * 1025 + 10250), rel=0.01)
 
 
-def test_an_overwritten_history_raises_no_alarm():
-    assert nothing_unusual(trace_of("overflow").findings())
+@pytest.mark.parametrize(
+    "name",
+    [
+        "no_leak_accumulate",
+        "seed_transformer",
+        "gpt2_small",
+        "gpt2_100k",
+        "annotated_transformer",
+        "truth_transformer",
+        "overflow",
+        "cuda_graph",
+    ],
+)
+def test_a_healthy_run_is_nothing_unusual(name):
+    assert nothing_unusual(trace_of(name).findings())
+
+
+def test_what_an_operator_takes_for_itself_in_backward_is_a_fact_with_its_name():
+    (fact,) = [f for f in found("seed_transformer", "step") if "in backward" in f.title]
+    # 256 MiB and 128 KiB, for three events, in the backward of the attention; activations have 8 MiB.
+    assert fact.bytes >= 256 * MiB
+    assert fact.certain
+    assert "ScaledDotProductEfficientAttentionBackward0" in " ".join(fact.evidence)
 
 
 @pytest.mark.parametrize("name", RECORDINGS)

@@ -154,10 +154,10 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
 
 
 def _stays(trace: Trace, nature: _Nature, row: int, mine: I64) -> int:
-    """Bytes of a line as long before some of its blocks as they take, or as long after them."""
+    """Bytes in blocks as large, of the same line, as long before some of its blocks as they take, or after them."""
     born, asked, sizes = (trace.blocks[c] for c in ("alloc_event", "free_requested_event", "size"))
     first, last = int(born[mine].min()), int(asked[mine].max()) + 1
-    line = np.flatnonzero((nature.sites == row) & (born >= 0))
+    line = np.flatnonzero((nature.sites == row) & (born >= 0) & (sizes >= 0.9 * sizes[mine].max()))
     there = []
     for m in (max(2 * first - last, 0), min(2 * last - first, trace.n_events)):
         live = line[(born[line] < m) & ((asked[line] == -1) | (asked[line] >= m))]
