@@ -28,15 +28,13 @@ import type { Timeline } from "./timeline.js";
 import { Toolbar } from "./toolbar.js";
 import { Tooltip } from "./tooltip.js";
 import { Viewport } from "./viewport.js";
-import { Views } from "./views.js";
+import { LOADING_AFTER, Views } from "./views.js";
 import type { Data } from "./wire.js";
 
 /** Traits go to the kernel at most this often, ms: a pan changes the window sixty times a second. */
 const SAVE_AFTER = 100;
 /** Typing settles before the blocks are searched, ms. */
 const SEARCH_AFTER = 80;
-/** A message about loading would only flicker when the data comes sooner, ms. */
-const LOADING_AFTER = 500;
 
 /** What there is once the data has come. */
 export interface Loaded {
@@ -143,14 +141,7 @@ export class App {
       h(
         "div",
         { class: "mw-body", role: "tabpanel", "aria-label": "Timeline" },
-        h(
-          "div",
-          { class: "mw-main" },
-          this.scene.stage,
-          this.views.allocator.element,
-          this.further.element,
-          this.foot.element,
-        ),
+        h("div", { class: "mw-main" }, this.scene.stage, this.further.element, this.foot.element),
         this.side.splitter,
         this.side.panel,
       ),
@@ -455,11 +446,13 @@ export class App {
   shade(): void {
     if (this.loaded) {
       const mask = this.further.mask ?? this.result?.blocks;
-      this.loaded.table = this.views.isSegments
-        ? this.views.table(this.loaded, this.theme)
-        : mask
-          ? dimmed(this.loaded.colors, mask)
-          : this.loaded.colors;
+      const { segments, isSegments } = this.views;
+      this.loaded.table =
+        isSegments && segments
+          ? segments.table(this.loaded, this.theme)
+          : mask
+            ? dimmed(this.loaded.colors, mask)
+            : this.loaded.colors;
       this.views.refresh();
       this.frames.request("paint");
     }
@@ -535,7 +528,7 @@ export class App {
       this.marked = null;
       this.frames.request("panel");
     } else {
-      this.views.unfocus();
+      this.views.segments?.unfocus();
       this.push("selection", -1);
     }
     this.root.focus({ preventScroll: true });
@@ -547,7 +540,8 @@ export class App {
       this.openPanel();
       setText(this.live, `Pinned: ${blockSentence(this.loaded.data, block)}`);
     }
-    this.views.selected();
+    this.views.segments?.selected();
+    this.views.refresh();
     this.frames.request("panel");
   }
 

@@ -87,7 +87,7 @@ export class Commands {
     } else if (this.searchFocused()) {
       this.app.push("query", "");
       this.app.root.focus({ preventScroll: true });
-    } else if (this.app.marked || this.app.selection >= 0 || this.app.views.focus) {
+    } else if (this.app.marked || this.app.selection >= 0 || this.app.views.segments?.focus) {
       this.app.back();
     } else if (this.app.hovered >= 0 || this.app.model.get("moment") >= 0) {
       this.app.gestures.leave();
@@ -156,7 +156,7 @@ export class Commands {
       this.climb(-1);
     }
     if (this.app.hovered >= 0 && this.app.views.isSegments) {
-      this.app.views.pinChart(this.app.hovered);
+      this.app.views.segments?.pinChart(this.app.hovered);
     } else if (this.app.hovered >= 0) {
       this.app.push("selection", this.app.hovered === this.app.selection ? -1 : this.app.hovered);
     }

@@ -112,7 +112,7 @@ export class Frames {
       .draw({ ...loaded.viewport.camera, order: this.app.order, width, height })
       .then((picture) => {
         this.sweeping = false;
-        if (picture && loaded === this.app.loaded && chart === loaded.chart) {
+        if (picture && loaded === this.app.loaded && chart === loaded.chart && this.app.views.isChart) {
           loaded.picture = picture;
           this.request("paint");
         } else {
@@ -154,7 +154,8 @@ export class Frames {
       hoveredBand: this.app.hoveredBand,
       bandColors: this.app.views.bandColors(loaded),
       range: this.app.marked,
-      extra: (context, layout) => this.app.views.drawPools(context, layout, picture),
+      extra: (context, layout) =>
+        this.app.views.isSegments && this.app.views.segments?.drawPools(context, layout, picture),
     });
   }
 

@@ -1,5 +1,5 @@
-// The views that come in a file of their own (Live, Findings, About), and what the findings light up on the timeline. Owns when
-// their code and the findings are asked for: never before the first picture is there.
+// The Live, Findings and About views, and what the findings light up on the timeline. Owns when the findings are asked for:
+// never before the first picture is there.
 
 import type { App, Loaded } from "./app.js";
 import { h, setText } from "./dom.js";
@@ -18,7 +18,6 @@ const AIR = 0.04;
 export class Further {
   readonly app: App;
   readonly element = h("div", { class: "mw-further", hidden: true });
-  readonly #place = h("p", { class: "mw-note mw-place", role: "status" });
   readonly #about = h("div", { class: "mw-about-scroll", tabindex: "0", hidden: true });
   #code: More | null = null;
   #live: LiveView | null = null;
@@ -32,7 +31,6 @@ export class Further {
 
   constructor(app: App) {
     this.app = app;
-    this.element.append(this.#place);
   }
 
   static has(view: ViewName): boolean {
@@ -43,7 +41,7 @@ export class Further {
 
   /** The data is new, or the view is another. */
   changed(view: ViewName, loaded: Loaded | null): void {
-    this.element.hidden = !loaded || !Further.has(view);
+    this.element.hidden = !loaded || !this.#code || !Further.has(view);
     if (loaded && loaded !== this.#of) {
       this.#of = loaded;
       this.#found = null;
@@ -52,7 +50,6 @@ export class Further {
       delete this.app.root.dataset.findings;
     }
     if (loaded && Further.has(view)) {
-      this.#need();
       if (view === "findings") {
         this.ask();
       }
@@ -61,31 +58,17 @@ export class Further {
         this.#findings.element.hidden = view !== "findings";
         this.#about.hidden = view !== "about";
       }
-      if (this.#code && view === "about") {
-        this.#about.replaceChildren(this.#code.aboutView(loaded.data, this.app.views.events(loaded)));
+      const { segments } = this.app.views;
+      if (this.#code && segments && view === "about") {
+        this.#about.replaceChildren(this.#code.aboutView(loaded.data, segments.events(loaded)));
       }
     }
   }
 
-  #need(): void {
-    if (this.#code || this.app.signal.aborted) {
-      return;
-    }
-    setText(this.#place, "Loading this view.");
-    this.app.source.more().then(
-      (code) => {
-        if (!this.#code && !this.app.signal.aborted) {
-          this.#code = code;
-          this.#make(code);
-          this.app.views.changed();
-        }
-      },
-      (error) => setText(this.#place, `This view could not be loaded: ${said(error)}`),
-    );
-  }
-
-  #make(code: More): void {
+  /** The code has come. */
+  make(code: More): void {
     const { app } = this;
+    this.#code = code;
     const live = new code.LiveView(
       {
         moment: (moment) => app.push("moment", moment),
@@ -123,7 +106,7 @@ export class Further {
     const ask = (): void => {
       if (loaded === this.app.loaded && !this.app.signal.aborted) {
         this.ask();
-        this.#need(); // so that a tab opens at once later, also while the kernel works
+        this.app.views.need(); // so that a tab opens at once later, also while the kernel works
       }
     };
     if (typeof requestIdleCallback === "function") {
@@ -179,7 +162,7 @@ export class Further {
     const air = Math.max(2, (hi - lo) * AIR);
     const window: [number, number] = [Math.max(0, lo - air), Math.min(n_events, hi + air)];
     app.marked = null;
-    app.views.unfocus();
+    app.views.segments?.unfocus();
     app.push("query", "");
     app.push("window", window[1] - window[0] >= n_events ? [0, 0] : window);
     app.push("moment", finding.moment);

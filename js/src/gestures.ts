@@ -135,7 +135,7 @@ export class Gestures implements Intents {
     }
     this.cursor(zone);
     if (hit && this.app.views.isSegments) {
-      this.app.views.overChart(hit.block, x, y);
+      this.app.views.segments?.overChart(hit.block, x, y);
     } else if (hit) {
       const color = blockColor(loaded.data, loaded.mode, this.app.theme, hit.block);
       this.app.tooltip.block(loaded.data, hit.block, hit.pending, color, x, y);
@@ -143,7 +143,7 @@ export class Gestures implements Intents {
       this.app.tooltip.band(loaded.data, loaded.engine.timeline, band, x, y);
     } else {
       this.app.tooltip.hide();
-      this.app.views.leave();
+      this.app.views.segments?.leave();
     }
     this.app.status(zone === "plot" ? this.columnText(picture, Math.floor((x - plot.x) * ratio)) : "");
   }
@@ -162,7 +162,7 @@ export class Gestures implements Intents {
   }
 
   leave(): void {
-    this.app.views.leave();
+    this.app.views.segments?.leave();
     this.app.hovered = -1;
     this.app.hoveredBand = -1;
     this.app.root.dataset.hovered = "-1";
@@ -198,9 +198,9 @@ export class Gestures implements Intents {
         this.app.push("moment", moment);
       }
       if (this.app.views.isSegments) {
-        this.app.views.pinChart(hit?.block ?? -1);
+        this.app.views.segments?.pinChart(hit?.block ?? -1);
       } else {
-        this.app.views.unfocus();
+        this.app.views.segments?.unfocus();
         this.app.push("selection", hit && hit.block !== this.app.selection ? hit.block : -1);
       }
       this.app.frames.request("panel");

@@ -1,4 +1,4 @@
-// Asks the kernel: for the columns, once a model and device, for the findings, and for the code of the further views. Owns
+// Asks the kernel: for the columns, once a model and device, for the findings, and for the code of the other views. Owns
 // the request: its id, resending on silence, the error reply. A server may drop a message while a cell prints a lot, and a
 // busy kernel answers late: both are normal.
 
@@ -41,7 +41,7 @@ interface Pending {
 const pendings = new WeakMap<object, Pending>();
 const findings = new WeakMap<object, { device: number; promise: Promise<Finding[]> }>();
 let counter = 0;
-/** The further views, for all widgets of a page. */
+/** The other views, for all widgets of a page. */
 let further: Promise<More> | null = null;
 
 export function kernelSource(model: AnyModel<Traits>): Source {

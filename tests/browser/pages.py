@@ -39,7 +39,7 @@ class Model {
   asked = [];
   holds = false;
   saved = [];
-  constructor(traits, silent) { this.traits = traits; this.silent = silent; }
+  constructor(traits, silent, holds = false) { this.traits = traits; this.silent = silent; this.holds = holds; }
   get(name) { return this.traits[name]; }
   set(name, value) {
     if (JSON.stringify(this.traits[name]) === JSON.stringify(value)) return;
@@ -80,7 +80,7 @@ class Model {
 const url = URL.createObjectURL(new Blob([part("module")], { type: "text/javascript" }));
 const { default: widget } = await import(url);
 window.Model = Model;
-window.model = new Model(part("traits"), part("silent"));
+window.model = new Model(part("traits"), part("silent"), part("holds"));
 window.mount = (model, el) => {
   const stop = new AbortController();
   widget.render({ model, el, signal: stop.signal });
@@ -92,8 +92,8 @@ window.stop = window.mount(window.model, document.getElementById("here"));
 READY = "[data-testid=memwidget][data-state=ready]"
 
 
-def kernel_page(trace, *, silent=False, width="", **traits):
-    """Text of a page with one widget over `trace`; `silent`: the kernel answers only when told to."""
+def kernel_page(trace, *, silent=False, holds=False, width="", **traits):
+    """Text of a page with one widget over `trace`; `silent`, `holds`: data, and all else, come only when told to."""
     header, buffers = payload(trace)
     parts = {
         "module": bundle("widget.js"),
@@ -103,6 +103,7 @@ def kernel_page(trace, *, silent=False, width="", **traits):
         "columns": [base64.b64encode(bytes(each)).decode() for each in buffers],
         "traits": {**TRAITS, "device": trace.device, "overview": overview(trace), **traits},
         "silent": silent,
+        "holds": holds,
     }
     blocks = "\n".join(
         f'<script type="application/json" id="{name}">{json.dumps(value).replace("<", chr(92) + "u003c")}</script>'
