@@ -229,7 +229,7 @@ def _tensors(values: Iterable[Any]) -> Iterator[Any]:
                 pending.append(base)
         if _is_module(value):
             seen.update(id(part) for part in _hooks(value))
-        pending.extend(part for part in gc.get_referents(value) if _leads_on(part))
+        pending.extend(part for part in gc.get_referents(value)[:MAX_TENSORS] if _leads_on(part))
 
 
 def _leads_on(value: Any) -> bool:
