@@ -2,7 +2,7 @@
 // get, set and save; where the data comes from is the source's business.
 
 import { Bands } from "./bands.js";
-import { blockColor, dimmed, lookupTable, type Mode, modeOf } from "./colors.js";
+import { dimmed, lookupTable, type Mode, modeOf } from "./colors.js";
 import type { Picture, View } from "./columns.js";
 import { Commands } from "./commands.js";
 import { h, setText } from "./dom.js";
@@ -17,10 +17,9 @@ import { attach } from "./interact.js";
 import { attachKeys, helpSheet } from "./keys.js";
 import type { Source } from "./link.js";
 import type { Axis, ColorBy, Model, Order, Overview, Traits } from "./model.js";
-import { detailPanel } from "./panel_detail.js";
-import { momentPanel, type PanelContext, rangePanel } from "./panel_moment.js";
+import { Panels } from "./panels.js";
 import { Scene } from "./scene.js";
-import { quoted, type SearchResult } from "./search.js";
+import type { SearchResult } from "./search.js";
 import { Side } from "./side.js";
 import { Sizing } from "./sizing.js";
 import { CHROME, chooseTheme, type Theme } from "./theme.js";
@@ -57,7 +56,7 @@ export function mount(el: HTMLElement, model: Model, source: Source, signal: Abo
   new App(el, model, source, signal);
 }
 
-/** Its members are open to the parts beside it (frames, sizing, gestures, commands) and to nobody else. */
+/** Its members are open to the parts beside it (frames, sizing, gestures, commands, panels) and to nobody else. */
 export class App {
   readonly model: Model;
   readonly source: Source;
@@ -74,6 +73,7 @@ export class App {
   readonly sizing: Sizing;
   readonly gestures: Gestures;
   readonly commands: Commands;
+  readonly panels: Panels;
   readonly views: Views;
   readonly further: Further;
   readonly live = h("div", { class: "mw-hidden", "aria-live": "polite" });
@@ -86,7 +86,6 @@ export class App {
   /** Where the keyboard's crosshair stands, in bytes; it stands at the shown moment. */
   cross = -1;
   marked: [number, number] | null = null;
-  panelOpen = true;
   /** The window as last written to the model or read from it. */
   window = "0,0";
   saving: ReturnType<typeof setTimeout> | undefined;
@@ -101,6 +100,7 @@ export class App {
     this.sizing = new Sizing(this);
     this.gestures = new Gestures(this);
     this.commands = new Commands(this);
+    this.panels = new Panels(this);
     this.toolbar = new Toolbar({
       peak: () => this.commands.toPeak(),
       oom: () => this.commands.toOom(),
@@ -111,12 +111,12 @@ export class App {
       axis: (axis: Axis) => this.push("axis", axis),
       device: (device) => this.push("device", device),
       view: (view) => this.push("view", view),
-      panel: () => this.togglePanel(),
+      panel: () => this.panels.toggle(),
       help: () => this.toggleHelp(),
     });
     this.side = new Side(
-      () => this.togglePanel(),
-      () => this.back(),
+      () => this.panels.toggle(),
+      () => this.panels.back(),
       signal,
     );
     this.further = new Further(this);
@@ -419,7 +419,8 @@ export class App {
   }
 
   showTools(): void {
-    const { axis, order, panelOpen } = this;
+    const { axis, order } = this;
+    const panelOpen = this.panels.open;
     this.toolbar.show({ query: this.model.get("query"), colorBy: this.model.get("color_by"), order, axis, panelOpen });
   }
 
@@ -458,86 +459,12 @@ export class App {
     }
   }
 
-  // ---- panel ----
-
-  context(loaded: Loaded): PanelContext {
-    return {
-      data: loaded.data,
-      timeline: loaded.engine.timeline,
-      mode: loaded.mode,
-      theme: this.theme,
-      pickSite: (label) => this.searchSite(label),
-    };
-  }
-
-  /** Looks for a call site, or no longer. */
-  searchSite(label: string): void {
-    const query = quoted(label);
-    this.push("query", this.model.get("query") === query ? "" : query);
-  }
-
-  showPanel(loaded: Loaded): void {
-    if (!this.panelOpen) {
-      return;
-    }
-    const block = this.selection;
-    if (!this.marked && this.views.showPanel(loaded)) {
-      return;
-    }
-    if (this.marked) {
-      const totals = loaded.engine.range(...this.marked);
-      this.side.show("Range", rangePanel(this.context(loaded), totals), "Clear");
-    } else if (block >= 0) {
-      const color = blockColor(loaded.data, loaded.mode, this.theme, block);
-      this.side.show("Block", detailPanel(loaded.data, block, color), "Unpin");
-    } else {
-      const { header } = loaded.data;
-      const moment = this.moment;
-      const oom = header.oom.some((each) => each.moment === moment);
-      const title = header.no_history
-        ? "What there was"
-        : moment === header.peak_event
-          ? "At the peak"
-          : oom
-            ? "Out of memory"
-            : `At moment ${count(moment)}`;
-      this.side.show(title, momentPanel(this.context(loaded), moment, this.views.view !== "live"));
-    }
-  }
-
-  togglePanel(): void {
-    this.panelOpen = !this.panelOpen;
-    this.side.toggle(this.panelOpen);
-    this.showTools();
-    this.sizing.applyHeight();
-    this.frames.request("panel");
-  }
-
-  openPanel(): void {
-    if (!this.panelOpen) {
-      this.togglePanel();
-    }
-  }
-
-  back(): void {
-    if (!this.marked && this.selection < 0 && this.further.back(this.views.view)) {
-      this.root.focus({ preventScroll: true });
-      return;
-    }
-    if (this.marked) {
-      this.marked = null;
-      this.frames.request("panel");
-    } else {
-      this.views.segments?.unfocus();
-      this.push("selection", -1);
-    }
-    this.root.focus({ preventScroll: true });
-  }
+  // ---- the rest ----
 
   selected(): void {
     const block = this.selection;
     if (block >= 0 && this.loaded) {
-      this.openPanel();
+      this.panels.toggle(true);
       setText(this.live, `Pinned: ${blockSentence(this.loaded.data, block)}`);
     }
     this.views.segments?.selected();

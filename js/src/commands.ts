@@ -71,7 +71,7 @@ export class Commands {
       oom: () => this.toOom(),
       pin: () => this.pin(),
       search: () => this.app.toolbar.search.select(),
-      panel: () => this.app.togglePanel(),
+      panel: () => this.app.panels.toggle(),
     };
     if (action === "search") {
       this.app.toolbar.search.focus();
@@ -88,7 +88,7 @@ export class Commands {
       this.app.push("query", "");
       this.app.root.focus({ preventScroll: true });
     } else if (this.app.marked || this.app.selection >= 0 || this.app.views.segments?.focus) {
-      this.app.back();
+      this.app.panels.back();
     } else if (this.app.hovered >= 0 || this.app.model.get("moment") >= 0) {
       this.app.gestures.leave();
       this.app.push("moment", -1);

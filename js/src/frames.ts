@@ -87,7 +87,7 @@ export class Frames {
   showPanel(loaded: Loaded): void {
     if (this.dirty.panel) {
       this.dirty.panel = false;
-      this.app.showPanel(loaded);
+      this.app.panels.show(loaded);
     }
   }
 

@@ -78,7 +78,7 @@ export class Further {
             : app.tooltip.hide(),
         panel: () => app.frames.request("panel"),
         say: (text) => setText(app.live, text),
-        site: (label) => app.searchSite(label),
+        site: (label) => app.panels.searchSite(label),
         timeline: (block) => this.showBlock(block),
       },
       app.signal,
@@ -168,7 +168,7 @@ export class Further {
     app.push("moment", finding.moment);
     app.push("selection", finding.n_blocks === 1 ? (finding.blocks[0] ?? -1) : -1);
     app.push("view", "timeline");
-    app.openPanel();
+    app.panels.toggle(true);
     app.root.dataset.lit = String(finding.blocks.length);
     app.shade();
     app.frames.request("view", "panel");

@@ -73,7 +73,7 @@ export class Gestures implements Intents {
         return Math.min(nEvents, Math.round(xToMoment(loaded.engine.timeline, camera, inPlot, plot.width)));
       };
       this.app.marked = [moment(Math.min(fromX, toX)), moment(Math.max(fromX, toX))];
-      this.app.openPanel();
+      this.app.panels.toggle(true);
       this.app.frames.request("panel");
     }
   }
@@ -145,7 +145,9 @@ export class Gestures implements Intents {
       this.app.tooltip.hide();
       this.app.views.segments?.leave();
     }
-    this.app.status(zone === "plot" ? this.columnText(picture, Math.floor((x - plot.x) * ratio)) : "");
+    const column = zone === "plot" ? Math.floor((x - plot.x) * ratio) : -1;
+    this.app.status(this.columnText(picture, column));
+    this.app.panels.point(picture.moments[column] ?? -1);
   }
 
   /** What a column shows, for the status line. */
@@ -163,6 +165,7 @@ export class Gestures implements Intents {
 
   leave(): void {
     this.app.views.segments?.leave();
+    this.app.panels.point(-1);
     this.app.hovered = -1;
     this.app.hoveredBand = -1;
     this.app.root.dataset.hovered = "-1";

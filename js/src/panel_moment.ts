@@ -4,6 +4,7 @@ import { blockColor, type Mode } from "./colors.js";
 import { h, name } from "./dom.js";
 import { NO_SITE, siteLabel, siteRow } from "./facts.js";
 import { bytes, bytesExact, count, duration, share } from "./format.js";
+import { CategoryTable } from "./panel_categories.js";
 import { facts } from "./panel_detail.js";
 import type { RangeTotals } from "./range.js";
 import type { Theme } from "./theme.js";
@@ -83,47 +84,6 @@ export function section(title: string, ...children: (Node | string)[]): HTMLElem
   return h("section", {}, h("div", { class: "mw-section-head" }, h("h4", {}, title)), ...children);
 }
 
-interface CategorySum {
-  code: number;
-  at: number;
-  peak: number;
-}
-
-/** Bytes by category at a moment and at the peak, in the order of the categories; those that have any at either. */
-export function categoriesAt(data: Data, timeline: Timeline, moment: number): CategorySum[] {
-  const sums = data.header.categories.map((_, code) => ({ code, at: 0, peak: 0 }));
-  for (const block of timeline.liveAt(moment)) {
-    (sums[data.category[block] as number] as CategorySum).at += data.size[block] as number;
-  }
-  for (const block of timeline.liveAt(data.header.peak_event)) {
-    (sums[data.category[block] as number] as CategorySum).peak += data.size[block] as number;
-  }
-  return sums.filter((sum) => sum.at + sum.peak > 0);
-}
-
-/** A table with a button a category, which searches for it. */
-function categoryTable(context: PanelContext, moment: number): HTMLElement {
-  const { data, timeline, theme } = context;
-  const body = h("tbody", {});
-  for (const { code, at, peak } of categoriesAt(data, timeline, moment)) {
-    const label = (data.header.categories[code] ?? "").replaceAll("_", " ");
-    const color = data.header.palette[theme].category[code] ?? data.header.palette[theme].none;
-    const swatch = h("span", { class: "mw-swatch", style: `background:${color}` });
-    const button = h("button", { type: "button", class: "mw-site" }, swatch, name(label));
-    button.addEventListener("click", () => context.pickSite(`category:${label}`));
-    const cells = [at, peak].map((sum) => h("td", { class: "mw-number", title: bytesExact(sum) }, bytes(sum)));
-    body.append(h("tr", {}, h("td", {}, button), ...cells));
-  }
-  const heads = ["here", "at the peak"].map((text) => h("th", { class: "mw-number mw-muted" }, text));
-  return h(
-    "table",
-    { class: "mw-sites mw-categories", "aria-label": "Bytes by category" },
-    h("colgroup", {}, h("col"), h("col", { class: "mw-number-column" }), h("col", { class: "mw-number-column" })),
-    h("thead", {}, h("tr", {}, h("th", {}), ...heads)),
-    body,
-  );
-}
-
 export interface PanelContext {
   data: Data;
   timeline: Timeline;
@@ -132,8 +92,14 @@ export interface PanelContext {
   pickSite(label: string): void;
 }
 
+export interface MomentPanel {
+  element: HTMLElement;
+  /** Where blocks have categories. */
+  categories: CategoryTable | null;
+}
+
 /** `listed`: with the largest call sites, where the view does not list them itself. */
-export function momentPanel(context: PanelContext, moment: number, listed = true): HTMLElement {
+export function momentPanel(context: PanelContext, moment: number, listed = true): MomentPanel {
   const { data, timeline } = context;
   const { header } = data;
   const allocated = timeline.allocated[moment] ?? 0;
@@ -166,8 +132,11 @@ export function momentPanel(context: PanelContext, moment: number, listed = true
   if (oom) {
     for (const sentence of oom.said) element.append(h("p", { class: "mw-note mw-oom" }, sentence));
   }
-  if (header.has_labels) {
-    element.append(section("By category", categoryTable(context, moment)));
+  const categories = header.has_labels
+    ? new CategoryTable(data, timeline, context.theme, moment, context.pickSite)
+    : null;
+  if (categories) {
+    element.append(section("By category", categories.element));
   }
   if (listed && rows.length > 0) {
     element.append(section("Largest call sites", siteTable(rows, allocated, "Largest call sites", context.pickSite)));
@@ -179,7 +148,7 @@ export function momentPanel(context: PanelContext, moment: number, listed = true
   if (header.notes.length > 0) {
     element.append(section("Notes", ...header.notes.map((text) => h("p", { class: "mw-note" }, text))));
   }
-  return element;
+  return { element, categories };
 }
 
 export function rangePanel(context: PanelContext, totals: RangeTotals): HTMLElement {

@@ -171,7 +171,7 @@ export class SegmentViews {
     this.focus = wanted && wanted.kind !== "block" ? wanted : null;
     app.push("selection", wanted?.kind === "block" ? wanted.block : -1);
     if (wanted) {
-      app.openPanel();
+      app.panels.toggle(true);
     }
     app.views.refresh();
     if (scroll) {
@@ -357,7 +357,7 @@ export class SegmentViews {
         addresses: this.#need(loaded).addresses,
         // Lines have one colour in every view; other ways of colouring say nothing of a line.
         colorOf: (row: number): string => segmentColor(data, "site", app.theme, row),
-        pickSite: app.context(loaded).pickSite,
+        pickSite: app.panels.context(loaded).pickSite,
       };
       app.side.show(`At moment ${count(app.moment)}`, reservedPanel(context, app.moment));
       return true;
@@ -377,7 +377,7 @@ export class SegmentViews {
       const failed = events.action(target.event) === "oom";
       const panel = eventPanel(loaded.data, events, target.event);
       const content = failed
-        ? h("div", { class: "mw-failed" }, panel, momentPanel(app.context(loaded), target.event))
+        ? h("div", { class: "mw-failed" }, panel, momentPanel(app.panels.context(loaded), target.event).element)
         : panel;
       app.side.show(failed ? "Out of memory" : `Event ${count(target.event)}`, content, back);
     }

@@ -56,7 +56,7 @@ export class Sizing {
 
   applyHeight(): void {
     const height = Math.max(LEAST_HEIGHT, this.app.model.get("height") || 0);
-    const below = this.app.root.dataset.narrow === "true" && this.app.panelOpen ? PANEL_BELOW : 0;
+    const below = this.app.root.dataset.narrow === "true" && this.app.panels.open ? PANEL_BELOW : 0;
     this.app.root.style.height = `${height + below}px`;
   }
 

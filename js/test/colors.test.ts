@@ -2,14 +2,12 @@
 
 import { describe, expect, it } from "vitest";
 import { blockColor, legendOf, lookupTable, modeOf, pixel, SURE } from "../src/colors.js";
-import { categoriesAt } from "../src/panel_moment.js";
 import { compileQuery } from "../src/search.js";
 import { Timeline } from "../src/timeline.js";
 import { readGolden } from "./golden.js";
 
 const labelled = readGolden("labelled");
 const plain = readGolden("first");
-const KIB = 1024;
 
 describe("auto", () => {
   it("is the category where something is known of it, the call site where all that is known is what was there", () => {
@@ -77,27 +75,5 @@ describe("pixels", () => {
       expect(marked).toEqual(mode === "category" ? guesses : []);
     }
     expect(pixel("#ffffff") & SURE).not.toBe(0);
-  });
-});
-
-describe("the panel", () => {
-  it("sums up at a moment and at the peak", () => {
-    const timeline = new Timeline(labelled);
-    const named = (moment: number) =>
-      Object.fromEntries(
-        categoriesAt(labelled, timeline, moment).map(({ code, at, peak }) => [
-          labelled.header.categories[code],
-          [at / KIB, peak / KIB],
-        ]),
-      );
-    // tests/show/hand_made.py: the peak is in backward, after the gradient of 16 KiB came.
-    expect(labelled.header.peak_event).toBe(8);
-    expect(named(0)).toEqual({
-      parameter: [16, 16],
-      input: [0, 12],
-      activation: [0, 32],
-      temporary: [0, 8],
-      gradient: [0, 16],
-    });
   });
 });

@@ -4,6 +4,7 @@ import pytest
 from playwright.sync_api import expect
 
 from browser.pages import READY, Timeline, kernel_page
+from memwidget import Rule, load
 from memwidget.show.export import to_html
 from memwidget.trace.trace import Trace
 from show.hand_made import first, labelled
@@ -41,6 +42,7 @@ def test_the_panel_sums_up_here_and_at_the_peak(timeline):
     assert found == {
         "parameter": ("16.0 KiB", "16.0 KiB"),
         "gradient": ("16.0 KiB", "16.0 KiB"),
+        "optimizer state": ("0 B", "0 B"),  # at other moments it has some
         "input": ("12.0 KiB", "12.0 KiB"),
         "activation": ("32.0 KiB", "32.0 KiB"),
         "temporary": ("8.00 KiB", "8.00 KiB"),
@@ -48,6 +50,63 @@ def test_the_panel_sums_up_here_and_at_the_peak(timeline):
     timeline.tell("moment", 13)
     (state,) = [row for row in table.locator("tbody tr").all_inner_texts() if "optimizer" in row]
     assert state.split("\t")[1:] == ["16.0 KiB", "0 B"]
+
+
+def sums(page):
+    """Bytes by category as the first column has them, exact; and what its head says."""
+    table = page.get_by_role("table", name="Bytes by category")
+    cells = table.locator("tbody td:nth-child(2)")
+    exact = [int(cell.get_attribute("title").removesuffix(" B").replace(",", "")) for cell in cells.all()]
+    labels = table.locator("tbody td:first-child").all_inner_texts()
+    return table.locator("th").nth(1).inner_text(), dict(zip(labels, exact, strict=True))
+
+
+def worked_out(trace, moment):
+    """Give the same from Python; what has nothing then is left out there."""
+    return {name.replace("_", " "): int(size) for name, size in trace.by_category(at=moment).items()}
+
+
+def test_the_column_follows_the_pointer_and_goes_back(open_page, tmp_path, data):
+    rules = [Rule("attention", function="attention"), Rule("layers", function="^forward$")]
+    trace = load(data / "annotated_transformer.pickle.xz").with_rules(rules)
+    path = tmp_path / "page.html"
+    path.write_text(kernel_page(trace), "utf-8")
+    it = Timeline(open_page(path.as_uri(), viewport=(1400, 760)), trace)
+    page, box = it.page, it.plot
+    head, chosen = sums(page)
+    assert head == "here"
+    assert {name: size for name, size in chosen.items() if size} == worked_out(trace, "peak")
+    assert {"attention", "layers"} <= set(chosen)
+    rows = page.get_by_role("table", name="Bytes by category").bounding_box()
+    panel = page.locator(".mw-moment").element_handle()
+    seen = set()
+    for share in (0.003, 0.1, 0.24, 0.37, 0.5, 0.68, 0.81, 0.997):
+        # Near the upper edge, where nothing is drawn, and through the stack.
+        page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] * (0.02 if share < 0.5 else 0.9))
+        moment = int(page.locator(".mw-status").inner_text().split(" · ")[0].removeprefix("moment ").replace(",", ""))
+        head, here = sums(page)
+        assert head == "under the pointer"
+        assert {name: size for name, size in here.items() if size} == worked_out(trace, moment)
+        assert list(here) == list(chosen)
+        assert page.get_by_role("table", name="Bytes by category").bounding_box() == rows
+        seen.add(moment)
+    assert len(seen) == 8
+    assert panel.evaluate("(panel) => panel.isConnected")  # nothing was rebuilt, and nothing tells a screen reader
+    assert page.locator("[aria-live]:has(table), [role=status]:has(table)").count() == 0
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] - 30)
+    assert sums(page) == ("here", chosen)
+
+
+def test_a_pinned_block_stays_where_it_is_while_the_pointer_moves(timeline):
+    timeline.tell("selection", 0)
+    box = timeline.plot
+    timeline.page.mouse.move(box["x"] + 200, box["y"] + 20)
+    expect(timeline.page.locator(".mw-detail")).to_be_visible()
+    expect(timeline.page.get_by_role("table", name="Bytes by category")).to_have_count(0)
+    # Taken off by key, the pointer is still there.
+    timeline.root.focus()
+    timeline.page.keyboard.press("Escape")
+    expect(timeline.page.locator(".mw-categories th").nth(1)).to_have_text("under the pointer")
 
 
 def test_a_pinned_block_says_name_reason_and_forward_line(timeline):
