@@ -6,8 +6,6 @@ import { watchTheme } from "./theme.js";
 
 /** Below this width the panel goes under the drawing, CSS pixels. */
 const NARROW = 720;
-/** Below this width the header leaves out what its tools say of themselves, CSS pixels. */
-const COMPACT = 960;
 const LEAST_HEIGHT = 280;
 /** Height of the panel under a narrow drawing, as in widget.css. */
 const PANEL_BELOW = 264;
@@ -43,7 +41,6 @@ export class Sizing {
       return; // hidden: another tab of the notebook, or a collapsed cell
     }
     this.app.root.dataset.narrow = String(offsetWidth < NARROW);
-    this.app.root.dataset.compact = String(offsetWidth < COMPACT);
     this.applyHeight();
     if (width === 0 || height === 0) {
       return; // a view without this drawing is shown

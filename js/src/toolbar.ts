@@ -19,6 +19,9 @@ export interface ToolbarActions {
   help(): void;
 }
 
+/** Characters of a name that are always seen; the rest is in its title. */
+const NAME_AT_LEAST = 8;
+
 /** What the header says; the overview and the data both have it. */
 export interface Heading {
   name: string;
@@ -51,9 +54,9 @@ function select<T extends string>(
   return element;
 }
 
-/** A tool with its word, which goes where there is little room. */
+/** A tool with its word, which goes where there is no room for it. */
 function labelled(word: string, tool: HTMLElement): HTMLElement {
-  return h("label", { class: "mw-label" }, h("span", { class: "mw-spare" }, word), tool);
+  return h("label", { class: "mw-label mw-worded" }, tool, h("span", {}, word));
 }
 
 export class Toolbar {
@@ -162,11 +165,9 @@ export class Toolbar {
     // Without events there is no peak: what is known is one moment, or nothing.
     const amount = bytes(heading.peak);
     const peak = heading.n_events > 0 ? `peak ${amount}` : heading.peak > 0 ? `${amount} allocated` : "";
-    this.#title.replaceChildren(
-      name(heading.name || "untitled", "mw-name", 300),
-      device,
-      h("span", { class: "mw-peak", title: bytesExact(heading.peak) }, peak),
-    );
+    const called = name(heading.name || "untitled", "mw-name", 300);
+    called.style.minWidth = `${Math.min(NAME_AT_LEAST, heading.name.length)}ch`;
+    this.#title.replaceChildren(called, device, h("span", { class: "mw-peak", title: bytesExact(heading.peak) }, peak));
     if (heading.capacity) {
       const title = bytesExact(heading.capacity);
       this.#title.append(h("span", { class: "mw-capacity", title }, `of ${bytes(heading.capacity)}`));

@@ -3,6 +3,8 @@
 `open_page` fails a test on any request, console error or exception.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from playwright.sync_api import expect
@@ -42,6 +44,20 @@ def show(open_page, tmp_path):
         return Timeline(page, trace)
 
     return show
+
+
+def test_a_long_name_gives_way_before_the_header_takes_two_rows(show):
+    name = "llama-70b, sequence 8192, micro-batch 2, second attempt with checkpointing"
+    it = show(Trace(replace(first(), name=name)), viewport=(1300, 560))
+    header, shown = it.page.locator(".mw-header"), it.page.locator(".mw-name")
+    assert header.bounding_box()["height"] == 40
+    assert shown.get_attribute("title") == name
+    assert 60 < shown.bounding_box()["width"] < 300
+    assert shown.bounding_box()["height"] < 20
+    it.page.set_viewport_size({"width": 1000, "height": 560})  # two rows: the name has its room back
+    expect(it.root).to_have_css("width", "984px")
+    assert header.bounding_box()["height"] > 40
+    assert shown.bounding_box()["width"] > 300
 
 
 def test_a_click_pins_the_block_under_the_pointer(show, hand_made):
