@@ -48,7 +48,7 @@ def show(open_page, tmp_path):
 
 def test_a_long_name_gives_way_before_the_header_takes_two_rows(show):
     name = "llama-70b, sequence 8192, micro-batch 2, second attempt with checkpointing"
-    it = show(Trace(replace(first(), name=name)), viewport=(1300, 560))
+    it = show(Trace(replace(first(), name=name)), viewport=(1340, 560))
     header, shown = it.page.locator(".mw-header"), it.page.locator(".mw-name")
     assert header.bounding_box()["height"] == 40
     assert shown.get_attribute("title") == name
