@@ -341,7 +341,8 @@ export class App {
     }
     const peak = `peak ${bytes(header.peak_allocated)}${of} at event ${count(header.peak_event)}`;
     const size = `${count(header.n_events)} events, ${count(header.n_blocks)} blocks`;
-    return `Memory timeline of ${header.name || "a recording"}: ${peak}, reserved ${bytes(header.peak_reserved)}, ${size}`;
+    const reserved = header.peak_reserved > 0 ? `, reserved ${bytes(header.peak_reserved)}` : "";
+    return `Memory timeline of ${header.name || "a recording"}: ${peak}${reserved}, ${size}`;
   }
 
   get overview(): Overview | null {

@@ -105,7 +105,9 @@ export class Scene {
     const { view } = picture;
     drawByteAxis(context, layout, chrome, view.bottom, view.top, timeline.peakActive);
     drawMomentAxis(context, layout, chrome, timeline, view);
-    drawReserved(context, layout, chrome, picture);
+    if (timeline.peakReserved > 0) {
+      drawReserved(context, layout, chrome, picture);
+    }
     const { capacity } = data.header;
     const above: string[] = [];
     if (capacity !== null) {

@@ -93,7 +93,11 @@ export function aboutView(data: Data, events: EventTable): HTMLElement {
         ["Peak allocated", bytes(header.peak_allocated), bytesExact(header.peak_allocated)],
         ["Peak active", bytes(header.peak_active), bytesExact(header.peak_active)],
         ["Peak requested", bytes(header.peak_requested), bytesExact(header.peak_requested)],
-        ["Peak reserved", bytes(header.peak_reserved), bytesExact(header.peak_reserved)],
+        [
+          "Peak reserved",
+          header.peak_reserved > 0 ? bytes(header.peak_reserved) : "",
+          bytesExact(header.peak_reserved),
+        ],
         ["Blocks", count(header.n_blocks)],
         ["Stacks", count(data.stack_site.length)],
         ["Streams", header.streams.length > 0 ? name(header.streams.join(", "), "mw-wrap", 600) : ""],

@@ -54,6 +54,7 @@ export interface Header {
   n_blocks: number;
   peak_allocated: number;
   peak_active: number;
+  /** 0, as `reserved` is and as the column is empty, where nothing is known of it. */
   peak_reserved: number;
   peak_requested: number;
   allocated: number;

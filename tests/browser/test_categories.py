@@ -7,7 +7,7 @@ from browser.pages import READY, Timeline, kernel_page
 from memwidget import Rule, load
 from memwidget.show.export import to_html
 from memwidget.trace.trace import Trace
-from show.hand_made import first, labelled
+from show.hand_made import first, labelled, recording
 
 
 @pytest.fixture
@@ -173,6 +173,21 @@ def test_a_page_keeps_order_and_colour(open_page, tmp_path):
     page.locator(READY).wait_for()
     expect(page.get_by_label("Stack blocks")).to_have_value("category")
     expect(page.get_by_label("Colour by")).to_have_value("phase")
+
+
+def test_reserved_is_not_said_where_nothing_is_known_of_it(open_page, tmp_path):
+    events = [("alloc", 4096, 2 << 20), ("alloc", 4 << 20, 1 << 20), ("free_completed", 4096, 2 << 20)]
+    page = open_page(to_html(Trace(recording(events, device_type="cpu")), tmp_path / "page.html").as_uri())
+    root = page.locator(READY)
+    root.wait_for()
+    box = page.locator(".mw-blocks").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(page.locator(".mw-status")).to_contain_text("allocated")
+    assert "peak 3.00 MiB" in root.get_attribute("aria-label")
+    assert "eserved" not in root.inner_text() + root.get_attribute("aria-label")
+    page.get_by_role("tab", name="About").click()
+    expect(page.locator(".mw-about")).to_contain_text("Peak allocated")
+    expect(page.locator(".mw-about")).not_to_contain_text("eserved")
 
 
 def test_without_labels_and_phases_neither_is_offered(open_page, tmp_path):

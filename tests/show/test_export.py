@@ -147,6 +147,18 @@ def test_the_picture_is_small_and_keeps_a_spike_of_one_event():
     assert min(heights) == pytest.approx(204 - 174 / 1.04, abs=0.2)  # 4 % of room above the peak
 
 
+def test_reserved_is_drawn_where_the_recording_knows_it(data):
+    known = picture_svg(Trace(first()))
+    assert known.count("stroke-dasharray") == 2  # the line and its sign in the legend
+    assert ">reserved</text>" in known
+    profiled = load_recording(data / "profiler_timeline.raw.json.gz")
+    for trace in (Trace(recording([("alloc", 4096, 512)], device_type="cpu")), Trace(profiled)):
+        assert not trace.has_reserved
+        picture = picture_svg(trace)
+        assert "stroke-dasharray" not in picture
+        assert "reserved" not in picture
+
+
 @pytest.mark.parametrize(
     ("color_by", "layers"),
     [

@@ -111,7 +111,7 @@ def plot(
             legend_label=[_words(name) for name, _ in areas],
         )
     top = chart.line("x", "allocated", source=source, line_color=ink, line_width=1)
-    if trace.device_type != "cpu":  # there, reserved is allocated
+    if trace.has_reserved:
         chart.step("x", "reserved", source=source, line_color=ink, line_dash="dashed", legend_label="reserved")
     if trace.capacity:
         # No part of the range: a device of 140 GiB must not flatten a run of 4; it shows when one zooms out.
@@ -123,7 +123,7 @@ def plot(
             line_policy="nearest",
             tooltips=[
                 ("allocated", "@total"),
-                *([("reserved", "@held")] if trace.device_type != "cpu" else []),
+                *([("reserved", "@held")] if trace.has_reserved else []),
                 *((_words(name), f"@t{i}") for i, (name, _) in reversed(list(enumerate(areas)))),
             ],
         )

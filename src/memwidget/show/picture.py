@@ -70,10 +70,8 @@ def picture_svg(trace: Trace, color_by: str = "auto") -> str:
     title = f"{plain(trace.name, 28) or 'recording'} · {device_text(trace)}"
     if trace.n_events == 0:
         return _frame(title, "", _one_moment(trace))
-    reserved = trace.curve("reserved")
     moments = column_moments(trace.curve("allocated"), _COLUMNS)
     edges = _edges(trace.n_events + 1, _COLUMNS)
-    reserved_tops = np.maximum.reduceat(reserved, edges[:-1])
     sites, layers = _layers(trace, moments, color_by)
     top = float(max(trace.peak_allocated, trace.peak_reserved, 1)) * 1.04
 
@@ -82,10 +80,12 @@ def picture_svg(trace: Trace, color_by: str = "auto") -> str:
     stacked = np.cumsum(layers[::-1], axis=0)[::-1]  # row i: layers i and below it in the picture
     for color, outline in zip([color for _, _, color in sites], stacked, strict=True):
         parts.append(f'<path fill="{color}" d="{_area(xs, _y(outline, top))}"/>')
-    parts.append(f'<path fill="none" stroke="{_INK}" stroke-dasharray="4 3" d="{_line(xs, _y(reserved_tops, top))}"/>')
+    if trace.has_reserved:
+        line = _line(xs, _y(np.maximum.reduceat(trace.curve("reserved"), edges[:-1]), top))
+        parts.append(f'<path fill="none" stroke="{_INK}" stroke-dasharray="4 3" d="{line}"/>')
     parts.append(_peak(trace, top))
     parts.append(_x_axis(trace))
-    parts.append(_legend(sites))
+    parts.append(_legend(sites, reserved=trace.has_reserved))
     of = f" of {bytes_text(trace.capacity)}" if trace.capacity else ""
     return _frame(title, f"peak {bytes_text(trace.peak_allocated)}{of}", "".join(parts))
 
@@ -205,7 +205,7 @@ def _peak(trace: Trace, top: float) -> str:
     return f'<path fill="{_INK}" d="M{x:g},{y - 2:g}l-4,-7h8z"><title>peak</title></path>'
 
 
-def _legend(sites: list[tuple[str, int, str]]) -> str:
+def _legend(sites: list[tuple[str, int, str]], *, reserved: bool) -> str:
     parts = []
     for i, (label, size, color) in enumerate(sites):
         y = _TOP + 9 + i * 24
@@ -215,8 +215,9 @@ def _legend(sites: list[tuple[str, int, str]]) -> str:
         parts.append(f'<rect x="{_RIGHT + 14}" y="{y - 9}" width="10" height="10" rx="2" fill="{color}"/>')
         parts.append(_text(_RIGHT + 30, y, short))
         parts.append(_text(_RIGHT + 30, y + 11, bytes_text(size), size=10) + "</g>")
-    parts.append(f'<path stroke="{_INK}" stroke-dasharray="4 3" d="M{_RIGHT + 12},{_BOTTOM + 12}h14"/>')
-    parts.append(_text(_RIGHT + 30, _BOTTOM + 16, "reserved"))
+    if reserved:
+        parts.append(f'<path stroke="{_INK}" stroke-dasharray="4 3" d="M{_RIGHT + 12},{_BOTTOM + 12}h14"/>')
+        parts.append(_text(_RIGHT + 30, _BOTTOM + 16, "reserved"))
     return "".join(parts)
 
 

@@ -381,11 +381,11 @@ def overview(trace: Trace) -> dict[str, Any]:
         "n_events": int(trace.n_events),
         "n_blocks": int(trace.n_blocks),
         "peak_allocated": int(trace.peak_allocated),
-        "peak_reserved": int(trace.peak_reserved),
+        "peak_reserved": int(trace.peak_reserved) if trace.has_reserved else 0,
         "peak_event": int(trace.peak_event),
         "columns": len(moments),
         "allocated": allocated[moments].tolist(),
-        "reserved": reserved[tops].tolist(),
+        "reserved": reserved[tops].tolist() if trace.has_reserved else [],
         "bands": len({(band.kind, band.depth) for band in trace.bands}),
         "summary": text(summary(trace), 8_000),
     }

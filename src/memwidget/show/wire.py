@@ -118,11 +118,12 @@ def _header(trace: Trace, phases: list[str]) -> dict[str, Any]:
         "n_blocks": int(trace.n_blocks),
         "peak_allocated": int(trace.peak_allocated),
         "peak_active": int(trace.peak_active),
-        "peak_reserved": int(trace.peak_reserved),
+        # 0, as the column is empty, where nothing is known of it.
+        "peak_reserved": int(trace.peak_reserved) if trace.has_reserved else 0,
         "peak_requested": int(trace.peak_requested),
         "allocated": int(trace.allocated),
         "active": int(trace.active),
-        "reserved": int(trace.reserved),
+        "reserved": int(trace.reserved) if trace.has_reserved else 0,
         "peak_event": int(trace.peak_event),
         "oom": [
             {
@@ -336,8 +337,8 @@ def _line_of(filename: str, line: int) -> str:
 
 
 def _curve_columns(trace: Trace) -> list[tuple[str, str, Array]]:
-    reserved = trace.curve("reserved")
-    steps = np.concatenate([[0], np.flatnonzero(np.diff(reserved)) + 1])
+    reserved = trace.curve("reserved")[: None if trace.has_reserved else 0]
+    steps = np.concatenate([[0], np.flatnonzero(np.diff(reserved)) + 1])[: len(reserved)]
     return [("reserved_moment", "i4", steps), ("reserved", "f8", reserved[steps])]
 
 

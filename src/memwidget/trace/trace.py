@@ -359,6 +359,11 @@ class Trace:
     # -- the allocator -----------------------------------------------------------------------------------------------
 
     @property
+    def has_reserved(self) -> bool:
+        """Whether anything is known of what was reserved, by segments or counters; else ``reserved`` is ``active``."""
+        return bool(len(self.segments) or len(self.recording.counters.of(self.device)))
+
+    @property
     def segments(self) -> NDArray[Any]:
         """One row a segment's lifetime (`memwidget.trace.segments.SEGMENT_DTYPE`); expandable ones in mapped pieces."""
         return self._reduced.table
