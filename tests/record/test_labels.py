@@ -196,6 +196,23 @@ def test_hooks_are_gone_afterwards_also_after_an_error():
     assert _places() == before
 
 
+@pytest.mark.parametrize("first", ["watch", "profiler"])
+def test_the_profiler_sees_the_modules_that_are_watched(first):
+    """Its stacks name modules, which it finds in the frame of Module.__call__, whoever stands there."""
+    net = Net()
+    watch = Watch("cpu", [])
+    profile = torch.profiler.profile(with_stack=True, with_modules=True)
+    turns = [(watch.start, watch.stop), (profile.start, profile.stop)]
+    for start, _ in turns if first == "watch" else turns[::-1]:
+        start()
+    net(torch.ones(2, 32))
+    for _, stop in turns[::-1] if first == "watch" else turns:
+        stop()
+    names = {event.name() for event in profile.profiler.kineto_results.events()}
+    assert any(name.startswith("nn.Module: Net") for name in names)
+    assert {"nn.Module: Linear_0", "nn.Module: ReLU_0"} <= names
+
+
 def test_watches_may_end_in_any_order():
     before = _places()
     first, second = Watch("cpu", []), Watch("cpu", [])

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: The frame that calls a module's hooks and its forward. Modules that replace it are walked through like anything.
 _CALL = getattr(nn.Module._call_impl, "__code__", None)
+#: Neither is noted: between two of the user's lines they say nothing, and there are two a module.
+_WRAPPED = getattr(getattr(nn.Module, "_wrapped_call_impl", None), "__code__", None)
 
 
 class TailedStacks(Stacks):
@@ -43,19 +45,21 @@ class TailedStacks(Stacks):
         met: list[tuple[int, int]] = []  # calls met on the way: depth, and how many frames lie inside
         while frame is not None:
             code = frame.f_code
-            row = rows.get((id(code), frame.f_lasti))
-            if row is None:
-                row = self._add(frame)
-            if row >= 0:
-                found.append(row)
-            elif row == STOP:
-                break
-            if code is _CALL and depth >= 0:
-                if depth < len(tails) and tails[depth][0] is calls[depth]:
-                    found[0] = tails[depth][1]
+            if code is _CALL:
+                if depth >= 0:
+                    if depth < len(tails) and tails[depth][0] is calls[depth]:
+                        found[0] = tails[depth][1]
+                        break
+                    met.append((depth, len(found)))
+                    depth -= 1
+            elif code is not _WRAPPED:
+                row = rows.get((id(code), frame.f_lasti))
+                if row is None:
+                    row = self._add(frame)
+                if row >= 0:
+                    found.append(row)
+                elif row == STOP:
                     break
-                met.append((depth, len(found)))
-                depth -= 1
             frame = frame.f_back
         if met:
             self._remember(met, found)

@@ -203,33 +203,32 @@ class Watch:
         """Stand in for ``Module.__call__``.
 
         torch's global module hooks would do, but cost 7 us a call before they do anything, as every call then goes the
-        long way; a GPT-2 small makes 125 a step. This takes 3 us with all that it notes, leaves the stack as deep as it
-        was, and torch.compile, which makes a graph anew where such hooks come and go, looks through it.
+        long way; a GPT-2 small makes 125 a step. This takes 3 us with all that it notes, and torch.compile, which makes
+        a graph anew where such hooks come and go, looks through it.
         """
         local, modules, spans, clock = self._local, self.sampler.modules, self._spans, time.time_ns
-        direct = original is getattr(torch.nn.Module, "_wrapped_call_impl", None)
+        watch = self
 
-        def __call__(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-            if not self._on or compiling():  # what torch.compile traces: nothing of this goes into the graph
-                return original(module, *args, **kwargs)
+        # torch.profiler looks for the module in this very function, under the name of `self`.
+        def __call__(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+            if not watch._on or compiling():
+                return original(self, *args, **kwargs)
             calls = local.calls
             if calls:
-                identity = id(module)
+                identity = id(self)
                 known = modules.get(identity)
-                name = known[1] if known is not None and known[0]() is module else self._path(module)
+                name = known[1] if known is not None and known[0]() is self else watch._path(self)
                 call = (identity, name, clock(), -1)
             else:
-                call = self._enter(module, args, kwargs)
+                call = watch._enter(self, args, kwargs)
             calls.append(call)
             try:
-                if direct and module._compiled_call_impl is None:
-                    return module._call_impl(*args, **kwargs)
-                return original(module, *args, **kwargs)
+                return original(self, *args, **kwargs)
             finally:
                 if calls and calls[-1] is call:
                     calls.pop()
                     if not calls:
-                        self._leave(call, clock())
+                        watch._leave(call, clock())
                     elif len(spans) < MAX_SPANS:
                         spans.append((CALL, call[1], local.number, call[2], clock(), 0))
                 elif call in calls:  # calls of two greenlets, one within the other
