@@ -108,8 +108,8 @@ class Stacks:
         return list(self._numbers)
 
 
-def _noting_mode(stacks: Stacks, keep_stacks: bool, limit: int, on_limit: Any) -> Any:
-    """A dispatch mode that runs each operator inside a mark named after its stack."""
+def _noting_mode(stacks: Stacks, keep_stacks: bool, limit: int, on_limit: Any, look: Any = None) -> Any:
+    """A dispatch mode that runs each operator inside a mark named after its stack; `look` is shown its arguments."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -127,6 +127,8 @@ def _noting_mode(stacks: Stacks, keep_stacks: bool, limit: int, on_limit: Any) -
 
     def __torch_dispatch__(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG001, N807
         nonlocal left
+        if look is not None:
+            look(args, kwargs)
         left -= 1
         if left < 0 and in_backward() == -1:
             # Not inside backward: the engine would put the profiler's state back when it returns.
@@ -210,6 +212,8 @@ class CpuRecorder:
 
     kind = "cpu"
     snapshot: dict[str, Any] | None = None
+    #: Called with the arguments of each operator, if set before the start.
+    look: Any = None
 
     def __init__(self, options: Options, notes: list[str] | None = None) -> None:
         self._options = options
@@ -253,7 +257,9 @@ class CpuRecorder:
         setting = profile(use_cpu=True, profile_memory=True)
         activities = setting.kineto_activities
         config = setting.config()
-        self._mode = _noting_mode(self._stacks, options.context != "none", options.max_entries, self._stop_early)
+        self._mode = _noting_mode(
+            self._stacks, options.context != "none", options.max_entries, self._stop_early, self.look
+        )
         decoy = torch.empty(16)
         self._decoy = decoy.data_ptr()
         with _without_chatter():

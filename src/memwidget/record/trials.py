@@ -80,6 +80,8 @@ class Stand:
         self.kind: str = recorder.kind
         self._torch: Any = torch
         self._device: Any = None if self.kind == "cpu" else getattr(torch, self.kind)
+        if self._device is None and options.device:
+            raise ValueError(f"device={options.device!r}: the CPU is one device, so leave device= out.")
         self.device = 0 if self._device is None else options.device
         if self.device is None:
             self.device = int(getattr(torch, self.kind).current_device())
@@ -133,6 +135,20 @@ class Stand:
         each = getattr(properties, "max_threads_per_multi_processor", 0)
         return int(each) * int(getattr(properties, "multi_processor_count", 0))
 
+    @contextlib.contextmanager
+    def same_luck(self) -> Iterator[None]:
+        """Put torch's random numbers back as they were: what is computed afterwards hangs on no trial."""
+        torch = self._torch
+        states = [(torch, torch.get_rng_state())]
+        if self._device is not None:
+            states.append((self._device, self._device.get_rng_state(self.device)))
+        try:
+            yield
+        finally:
+            torch.set_rng_state(states[0][1])
+            for module, state in states[1:]:
+                module.set_rng_state(state, self.device)
+
     # -- running -----------------------------------------------------------------------------------------------------
 
     def warm_up(self, run: Callable[[], object]) -> str:
@@ -171,6 +187,10 @@ class Stand:
         recorder = self._start(measured)
         watch = None if recorder is None else self._watch_type(self.kind, list(self._known))
         before = self._storages()
+        seen = _Seen(self._torch)
+        if self._device is None and recorder is not None:
+            recorder.look = seen.look
+            recorder.start()
         marks: list[int] = []
         try:
             if watch is not None:
@@ -199,17 +219,20 @@ class Stand:
             watch.store(recording)
             if self._device is None:
                 measured.held = _held(before, self._storages(), _left(recording))
+                others = seen.held({*before, *recording.events[0].address.tolist()})
+                if others:
+                    measured.held["preexisting"] = measured.held.get("preexisting", 0) + others
         if measured.failed:
             self.clean()
         return measured
 
     def _start(self, measured: Measured) -> Any:
         recorder = choose(self._options)
+        if self._device is None:
+            return recorder  # started when all is ready
         try:
             recorder.start()
         except RecorderError as error:
-            if self._device is None:
-                raise
             measured.notes.append(f"Counters only: {error}")
             return None
         return recorder
@@ -268,6 +291,40 @@ class Stand:
                 add(parameter, "parameter")
                 add(parameter.grad, "gradient")
         return found
+
+
+class _Seen:
+    """Storages that operators were shown: address, bytes and a weak reference, never a tensor (CPU).
+
+    Averages of weights, weights that no module was called with, a data set: nobody names them, but what lies there
+    from before the trial to its end is taken all the while.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        self._tensor, self._strided, self._ref = torch.Tensor, torch.strided, StorageWeakRef
+        self._found: dict[int, tuple[int, Any]] = {}
+
+    def look(self, args: Any, kwargs: Any) -> None:
+        """Note what lies under the arguments of an operator."""
+        pending = [*args, *kwargs.values()] if kwargs else list(args)
+        while pending:
+            each = pending.pop()
+            if isinstance(each, self._tensor):
+                if each.device.type == "cpu" and each.layout == self._strided:
+                    with contextlib.suppress(Exception):  # a subclass without storage
+                        storage = each.untyped_storage()
+                        known = self._found.get(storage.data_ptr())
+                        # Not resizable: a NumPy array's or a file's memory, which torch did not take.
+                        if (known is None or known[1].expired()) and storage.resizable():
+                            self._found[storage.data_ptr()] = (storage.nbytes(), self._ref(storage))
+            elif isinstance(each, (list, tuple)):
+                pending += each
+
+    def held(self, known: set[int]) -> int:
+        """Bytes of those that are still there, but for known addresses: counted otherwise, or made meanwhile."""
+        return sum(size for address, (size, ref) in self._found.items() if address not in known and not ref.expired())
 
 
 def models(*given: Any) -> list[weakref.ref[Any]]:

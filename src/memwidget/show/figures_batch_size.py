@@ -15,7 +15,7 @@ from bokeh.models.annotations import Label, Span
 from bokeh.plotting import figure
 from bokeh.resources import Resources
 
-from memwidget.answer.batch_size.limits import bytes_of
+from memwidget.answer.batch_size.limits import bytes_of, margin_of
 from memwidget.recording import CATEGORIES
 from memwidget.show.figures import _ORDER, _UNITS, _dress, _words
 from memwidget.show.palette import PALETTE
@@ -43,10 +43,15 @@ def plot(fit: BatchSizeFit, limits: Sequence[float | str] = (), height: int = 38
         It shows itself in a notebook.
     """
     lines = [("limit", fit.limit), *((str(each), bytes_of(each)) for each in limits)]
-    rest = fit.size_of(fit.size)[1:] if fit.size is not None else fit.largest_trial.size[1:]
-    sizes = _sizes(fit, max(value for _, value in lines), rest)
+    margin = margin_of(fit.margin, fit.limit)
+    at = fit.size_of(fit.size) if fit.size is not None else fit.largest_trial.size
+    sizes = _sizes(fit, max(value for _, value in lines), at)
     unit, scale = next((u for u in _UNITS if fit.predict(sizes[-1])[0] >= u[1]), _UNITS[-1])
-    across = "batch size" + (f", with {' x '.join(map(str, rest))}" if rest else "")
+    across = "batch size"
+    if fit.dimensions > 1:
+        across = f"number {fit.free + 1} of a size " + " x ".join(
+            "n" if i == fit.free else str(n) for i, n in enumerate(at)
+        )
     chart = figure(
         height=height,
         sizing_mode="stretch_width",
@@ -62,7 +67,7 @@ def plot(fit: BatchSizeFit, limits: Sequence[float | str] = (), height: int = 38
     names = [name for name in (*_ORDER, "unknown") if any(name in split for split in splits)]
     source = ColumnDataSource(
         {
-            "x": [size[0] for size in sizes],
+            "x": [size[fit.free] for size in sizes],
             "need": [need[0] / scale for need in needs],
             "low": [need[1] / scale for need in needs],
             "high": [need[2] / scale for need in needs],
@@ -94,48 +99,76 @@ def plot(fit: BatchSizeFit, limits: Sequence[float | str] = (), height: int = 38
             ],
         )
     )
-    _measured(chart, fit, rest, scale)
+    _measured(chart, fit, at, scale)
     for name, value in lines:
         chart.add_layout(Span(location=value / scale, dimension="width", line_color=_RED))
         chart.add_layout(
-            Label(x=sizes[0][0], y=value / scale, text=_words(plain(name, 40)), text_color=_RED, text_font_size="11px")
+            Label(
+                x=sizes[0][fit.free],
+                y=value / scale,
+                text=_words(plain(name, 40)),
+                text_color=_RED,
+                text_font_size="11px",
+            )
+        )
+    if margin:
+        chart.add_layout(
+            Span(location=(fit.limit - margin) / scale, dimension="width", line_color=_RED, line_dash="dashed")
         )
     if fit.size is not None:
-        chart.add_layout(
-            Span(location=fit.size_of(fit.size)[0], dimension="height", line_color=_INK, line_dash="dotted")
-        )
+        chart.add_layout(Span(location=at[fit.free], dimension="height", line_color=_INK, line_dash="dotted"))
     _dress(chart, _INK, _PAPER)
     chart._repr_mimebundle_ = lambda **_: _bundle(chart, fit)  # type: ignore[attr-defined]
     return chart
 
 
-def _sizes(fit: BatchSizeFit, most: int, rest: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """From the smallest trial to somewhat beyond the highest limit."""
-    first = min(trial.size[0] for trial in fit.trials)
-    found = fit.largest(most, 0, (None, *rest))
-    last = fit.size_of(found)[0] if found is not None else fit.largest_trial.size[0]
-    last = max(round(last * 1.1) + 1, fit.largest_trial.size[0])
-    steps = sorted({first + round((last - first) * i / (POINTS - 1)) for i in range(POINTS)})
-    return [(n, *rest) for n in steps]
+def _sizes(fit: BatchSizeFit, most: int, at: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """From the smallest trial to somewhat beyond the highest limit, and to every run on the line that is drawn."""
+    along = [
+        trial.size[fit.free] for trial in (*fit.trials, *fit.checks) if fit.along(0, trial.size) == fit.along(0, at)
+    ]
+    first = min(trial.size[fit.free] for trial in fit.trials)
+    last = at[fit.free]
+    if fit.knows(fit.along(last + 1, at)):
+        found = fit.largest(most, 0, [None if i == fit.free else n for i, n in enumerate(at)])
+        last = max(last, fit.size_of(found)[fit.free] if found is not None else 0)
+    last = max(round(last * 1.1) + 1, *along)
+    steps = {first + round((last - first) * i / (POINTS - 1)) for i in range(POINTS)} | set(along)
+    return [size for size in (fit.along(n, at) for n in sorted(steps)) if fit.knows(size)]
 
 
-def _measured(chart: Any, fit: BatchSizeFit, rest: tuple[int, ...], scale: int) -> None:
-    """Trials as filled rounds, runs of proposals as empty ones."""
-    for trials, word, fill in ((fit.trials, "measured", 1.0), (fit.checks, "proposal, run", 0.0)):
-        mine = [trial for trial in trials if trial.fits and trial.size[1:] == rest]
+def _measured(chart: Any, fit: BatchSizeFit, at: tuple[int, ...], scale: int) -> None:
+    """Trials as filled rounds, runs of proposals as empty ones, those that did not fit as crosses."""
+    keeps = [check for check in fit.checks if fit.keeps(check)]
+    wrong = [check for check in fit.checks if check.fits and not fit.keeps(check)]
+    for trials, word, marker, fill in (
+        (fit.trials, "measured", "circle", 1.0),
+        (keeps, "proposal, run and fits", "circle", 0.0),
+        (wrong, "run, does not fit", "x", 0.0),
+    ):
+        mine = [trial for trial in trials if trial.fits and fit.along(0, trial.size) == fit.along(0, at)]
         if not mine:
             continue
+        color = _RED if marker == "x" else _INK
         peaks = [max(trial.allocated, trial.reserved) for trial in mine]
         source = ColumnDataSource(
             {
-                "x": [trial.size[0] for trial in mine],
+                "x": [trial.size[fit.free] for trial in mine],
                 "y": [peak / scale for peak in peaks],
                 "said": [bytes_text(peak) for peak in peaks],
                 "seconds": [f"{trial.seconds:.2f} s a step" for trial in mine],
             }
         )
         dots = chart.scatter(
-            "x", "y", source=source, size=8, line_color=_INK, fill_color=_INK, fill_alpha=fill, legend_label=word
+            "x",
+            "y",
+            source=source,
+            marker=marker,
+            size=8,
+            line_color=color,
+            fill_color=color,
+            fill_alpha=fill,
+            legend_label=word,
         )
         chart.add_tools(HoverTool(renderers=[dots], tooltips=[("size", "@x"), (word, "@said"), ("", "@seconds")]))
 

@@ -13,7 +13,9 @@ from memwidget.units import bytes_text
 if TYPE_CHECKING:
     from memwidget.answer.batch_size.fit import BatchSizeFit
 
-_GIB = 1 << 30
+_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
+#: The slider goes up to the device's limit, and to this many times the fit's own at most.
+_REACH = 20
 
 
 def sliders(fit: BatchSizeFit) -> Any:
@@ -22,30 +24,41 @@ def sliders(fit: BatchSizeFit) -> Any:
     Returns
     -------
     ipywidgets.VBox
-        ``children`` are the limit in GiB, the margin in percent, and the answer.
+        ``children`` are the limit, in the unit that its label says, the margin in percent, and the answer.
     """
     import ipywidgets as w
 
-    most = max(fit.limit, fit.device_limit or 0)
+    unit, scale = next(each for each in _UNITS if fit.limit >= each[1])
+    # From what no size is below to the device's own limit, where that is within reach: a slider of a card's memory
+    # cannot be set to MiB. 0.5 % of the limit a click.
+    least = min(sum(fit.fixed().values()), fit.limit // 2)
+    most = max(fit.limit, min(fit.device_limit or 0, _REACH * fit.limit))
     width = w.Layout(width="460px")
     limit = w.FloatSlider(
-        value=fit.limit / _GIB,
-        min=min(0.02 * most, fit.limit) / _GIB,
-        max=most / _GIB,
-        step=most / _GIB / 200,
-        description="limit, GiB",
+        value=fit.limit / scale,
+        min=least / scale,
+        max=most / scale,
+        step=fit.limit / scale / 200,
+        description=f"limit, {unit}",
+        readout_format=".4g",
+        continuous_update=False,
+        layout=width,
+    )
+    share = round(100 * margin_of(fit.margin, fit.limit) / fit.limit, 2)
+    margin = w.FloatSlider(
+        value=share,
+        min=0,
+        max=max(30, share),
+        step=0.5,
+        description="margin, %",
         readout_format=".3g",
         continuous_update=False,
         layout=width,
     )
-    share = 100 * margin_of(fit.margin, fit.limit) / fit.limit
-    margin = w.FloatSlider(
-        value=share, min=0, max=max(30, share), step=0.5, description="margin, %", continuous_update=False, layout=width
-    )
     answer = w.HTML()
 
     def tell(_change: object = None) -> None:
-        answer.value = _sentence(fit, int(limit.value * _GIB), margin.value / 100)
+        answer.value = _sentence(fit, max(1, int(limit.value * scale)), margin.value / 100)
 
     limit.observe(tell, "value")
     margin.observe(tell, "value")

@@ -4,25 +4,31 @@ Owns the order of events: warm up, try, fit, propose, verify, and bisect only wh
 
 ::
 
-    trials.py   one trial as plain numbers        laws.py    sizes -> bytes, and which law to believe
-    replay.py   the allocator read forwards       fit.py     BatchSizeFit, the answer
-    terms.py    constant, linear, quadratic       advice.py  what checkpointing would buy
-    limits.py   "24 GiB", names of cards
+    trials.py   one trial as plain numbers        laws.py      sizes -> bytes, and which law to believe
+    replay.py   the allocator read forwards       measured.py  what runs of proposals correct
+    terms.py    constant, linear, quadratic       fit.py       BatchSizeFit, the answer
+    limits.py   "24 GiB", names of cards          advice.py    what checkpointing would buy
 """
 
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from operator import index
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from memwidget.answer.batch_size.fit import BatchSizeFit
 from memwidget.answer.batch_size.limits import bytes_of, margin_of
 from memwidget.answer.batch_size.trials import Size, Trial, read_trial, words
 from memwidget.record import Options
+from memwidget.record.tracebacks import without_recorder
+from memwidget.units import plain
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from memwidget.record.trials import Measured
 
 #: Steps of one trial: the second shows what a step finds of the one before, and whether they are alike.
@@ -68,7 +74,8 @@ def tune_batch_size(
 ) -> BatchSizeFit:
     """Find the largest batch size that fits, from a few small ones.
 
-    The steps really run, so parameters change: make the model anew before the real training.
+    The steps really run, so parameters change: make the model anew before the real training. torch's random numbers
+    go on afterwards as if nothing had been run.
 
     Parameters
     ----------
@@ -76,13 +83,14 @@ def tune_batch_size(
         ``step(batch_size)`` runs one real step (with several numbers a size: ``step(b, s)``). With `batch`, it is
         called with what that makes: ``step(batch(batch_size))``.
     sizes : sequence of int, or of tuples
-        What to try. An eighth of what will fit is plenty; four sizes are better than three.
-    limit : bytes, "24 GiB" or a card's name, optional
+        What to try. An eighth of what will fit is plenty; four sizes are better than three. Of several numbers a size,
+        each must vary that anything is to be said about.
+    limit : bytes, "24 GiB" or a card's name ("RTX 4090"), optional
         By default what the device really has for torch: free and reserved memory, within the process's own share.
-    margin : share or bytes
+    margin : share ("5 %", 0.05) or bytes ("1 GiB")
         To stay below the limit by.
     verify : bool
-        Run the size that is proposed, and bisect if it was wrong.
+        Run the size that is proposed, and bisect if it was wrong. An error of that run becomes a note.
     batch : callable, optional
         Makes a batch of a size; for a step with a fixed model.
     model, optimizer : module, optimizer, or lists of them, optional
@@ -111,7 +119,21 @@ def tune_batch_size(
     def run_of(size: Size) -> Callable[[], object]:
         return (lambda: step(*size)) if batch is None else (lambda: step(batch(*size)))
 
-    return tune(stand, run_of, tried, limit, margin, verify)
+    try:
+        with stand.same_luck():
+            return tune(stand, run_of, tried, limit, margin, verify)
+    except Exception as error:
+        error.__traceback__ = _own_frames(error)
+        raise
+
+
+def _own_frames(error: BaseException) -> TracebackType | None:
+    """The traceback of an error in step() from the step's first line on."""
+    without_recorder(error)
+    kept = error.__traceback__
+    while kept is not None and kept.tb_next is not None and kept.tb_frame.f_code.co_filename == __file__:
+        kept = kept.tb_next
+    return kept
 
 
 def as_sizes(sizes: Sequence[int] | Sequence[Sequence[int]]) -> list[Size]:
@@ -150,14 +172,22 @@ def tune(  # noqa: PLR0917  (in the order of `tune_batch_size`)
     """Do what `tune_batch_size` says, on any runner of trials."""
     asked = None if limit is None else bytes_of(limit)
     margin_of(margin, asked or 1 << 40)  # a mistake is told before anything runs
-    failed = stand.warm_up(run_of(sizes[0]))
+    notes: list[str] = []
+    try:
+        failed = stand.warm_up(run_of(sizes[0]))
+    except ValueError as error:
+        # BatchNorm trains on no single value, and sizes begin with 1 unless asked otherwise.
+        if _ALONE not in str(error) or math.prod(sizes[0]) > 1 or len(sizes) < 3:
+            raise
+        notes.append("Size 1 was left out: a layer of the model (BatchNorm, say) cannot be trained on one sample.")
+        sizes = sizes[1:]
+        failed = stand.warm_up(run_of(sizes[0]))
     if failed:
         raise ValueError(f"Even the smallest size, {words(sizes[0])}, runs out of memory ({failed}): start smaller.")
     device_limit = stand.limit()
     room = device_limit if asked is None else asked
     device = stand.device or 0
     trials: list[Trial] = []
-    notes: list[str] = []
     for size in sizes:
         trial = read_trial(size, stand.trial(run_of(size), REPEATS), device)
         trials.append(trial)
@@ -167,16 +197,14 @@ def tune(  # noqa: PLR0917  (in the order of `tune_batch_size`)
             if left:
                 notes.append(f"Not run, since size {words(size)} ran out of memory: {', '.join(left)}.")
             break
-
-    def fit_of(trials: Sequence[Trial], checks: Sequence[Trial] = ()) -> BatchSizeFit:
-        return BatchSizeFit(
-            tuple(trials), room, margin, device_limit, stand.device_name, stand.kind, tuple(checks), list(notes)
-        )
-
-    fit = fit_of(trials)
+    fit = BatchSizeFit(tuple(trials), room, margin, device_limit, stand.device_name, stand.kind, notes=notes)
     if verify and fit.size is not None:
         _verify(fit, stand, run_of)
     return fit
+
+
+#: What torch's normalisations say of a batch of one value a channel.
+_ALONE = "Expected more than 1 value per channel"
 
 
 def _verify(fit: BatchSizeFit, stand: Runner, run_of: Callable[[Size], Callable[[], object]]) -> None:
@@ -184,6 +212,7 @@ def _verify(fit: BatchSizeFit, stand: Runner, run_of: Callable[[Size], Callable[
     assert fit.size is not None  # noqa: S101
     proposed = fit.size_of(fit.size)
     if any(trial.size == proposed for trial in fit.trials):
+        fit.notes.append(f"Size {words(proposed)} is one of the trials, so it was not run once more.")
         return
     if fit.kind == "cpu" and (seconds := _seconds(fit, proposed)) > _PATIENCE_S:
         fit.notes.append(
@@ -192,31 +221,51 @@ def _verify(fit: BatchSizeFit, stand: Runner, run_of: Callable[[Size], Callable[
         )
         return
     capped = fit.limit if fit.device_limit is None or fit.limit < fit.device_limit else None
-    checks: list[Trial] = []
 
     def fits(n: int) -> bool:
-        size = (n, *proposed[1:])
+        size = fit.along(n, proposed)
         check = read_trial(size, stand.trial(run_of(size), REPEATS, capped), stand.device or 0)
-        checks.append(check)
-        return check.fits and max(check.allocated, check.reserved) <= fit.limit
+        if fit.learn(check) and (most := fit.saturates(check)):
+            fit.notes.append(
+                f"Size {words(size)} takes no more than size {most} would: from there on the step does not grow "
+                "with its size. Is there no more data than that, or does step() not use the size that it is given?"
+            )
+        return fit.keeps(check)
 
-    good = max(
-        (t.size[0] for t in fit.trials if t.fits and t.size[1:] == proposed[1:] and t.reserved <= fit.limit), default=0
-    )
-    if not fits(proposed[0]):
-        bad = proposed[0]
+    alike = [t for t in fit.trials if fit.along(0, t.size) == fit.along(0, proposed)]
+    good = max((t.size[fit.free] for t in alike if fit.keeps(t)), default=0)
+    bad = proposed[fit.free]
+    try:
+        if fits(bad):
+            return
         for _ in range(_BISECTIONS):
             if bad - good <= max(1, good // 20):
                 break
             middle = (good + bad) // 2
             good, bad = (middle, bad) if fits(middle) else (good, middle)
-        best: Any = None if good == 0 else good if fit.dimensions == 1 else (good, *proposed[1:])
+    except Exception as error:  # noqa: BLE001
+        # The trials are done, and what they say is not lost to an error at a size that nobody asked for.
+        without_recorder(error)
+        from memwidget.record.trials import forget
+
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        fit.notes.append(
+            f"A proposed size could not be run: step() raised {type(error).__name__} "
+            f"({plain(str(error), 200)}) at {Path(last.filename).name}:{last.lineno}. The prediction stands unverified."
+        )
+        forget(error)
+    best: Any = None if good == 0 else good if fit.dimensions == 1 else fit.along(good, proposed)
+    more = len(fit.checks) - 1
+    if fit.checks:
         fit.size = best
         fit.notes.append(
-            f"The size that was proposed, {words(proposed)}, did not fit; found by bisection instead, in "
-            f"{len(checks) - 1} more runs."
+            f"The size that was proposed, {words(proposed)}, did not fit with the margin; the answer is the largest "
+            + (
+                f"found to fit by halving, in {more} more run{'s' * (more > 1)}."
+                if more
+                else "that was tried and fits."
+            )
         )
-    fit.checks = tuple(checks)
 
 
 def _seconds(fit: BatchSizeFit, size: Size) -> float:

@@ -78,7 +78,7 @@ def _recomputed(law: Requests, size: Size) -> dict[str, dict[int, int]]:
     """
     program, template = law.program, law.template
     born, died = lifetimes(program)
-    grows = law.sizes_at((2 * size[0], *size[1:])) > law.sizes_at(size)
+    grows = law.sizes_at(tuple(2 * n for n in size)) > law.sizes_at(size)
     layers: dict[tuple[str, str], list[int]] = {}
     for block in range(program.known, len(born)):
         if template.kinds[block] == "activation" and died[block] >= 0 and grows[block]:

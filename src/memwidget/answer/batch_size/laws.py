@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from memwidget.answer.batch_size.requests import Need, NotAlikeError, Requests, points_of
-from memwidget.answer.batch_size.terms import Polynomial, chosen, fitted, largest_row
+from memwidget.answer.batch_size.terms import Polynomial, chosen, fitted, largest_row, stairs, t95
 from memwidget.answer.batch_size.trials import Size, Trial, words
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: A replay that is off by no more than this is as good as any.
 _CLOSE = 0.002
+#: Trials that differ by more than this share of the largest do not take "the same whatever their size".
+_UNEVEN = 0.01
 #: Of the growth beyond the trials, what no interval goes below for each doubling.
 FLOOR = 0.004
 
@@ -31,6 +33,8 @@ class Law(Protocol):
     """What a size takes."""
 
     name: str
+    #: Whether the trials follow the law at all, so that it says something beyond them.
+    follows: bool
 
     def need(self, size: Size) -> Need:
         """Peaks at a size."""
@@ -55,6 +59,7 @@ class Totals:
     name: str = "totals"
     phases: dict[str, Polynomial] = field(default_factory=dict)
     excess: Polynomial | None = None
+    follows: bool = True
 
     def __post_init__(self) -> None:
         points = points_of(self.trials)
@@ -65,9 +70,26 @@ class Totals:
         for name in names or ["step"]:
             values = [trial.phases.get(name, 0) if names else trial.allocated for trial in self.trials]
             self.phases[name] = _fit(points, values, None if like is None else like.phases.get(name))
+        self._steepest: Polynomial | None = None
+        if like is None:
+            self._climb(points, bool(names))
         beyond = [trial.reserved - trial.allocated for trial in self.trials]
         if any(beyond):
             self.excess = _line(points, beyond)
+
+    def _climb(self, points: NDArray[np.float64], by_phase: bool) -> None:
+        """Where the highest phase differs from trial to trial and follows no term: stairs, or nothing to follow."""
+        far = self.trials[largest_row(points)]
+        name = max(self.phases, key=lambda name: far.phases.get(name, 0) if by_phase else far.allocated)
+        values = np.array([t.phases.get(name, 0) if by_phase else t.allocated for t in self.trials], float)
+        tolerance = _UNEVEN * float(values.max())
+        if len(self.phases[name].terms) > 1 or float(np.ptp(values)) <= tolerance:
+            return
+        found = stairs(points, values, 0.1 * tolerance)
+        self.follows = found is not None
+        if found is not None:
+            terms = ((0,) * points.shape[1], (1,) * points.shape[1])
+            self.phases[name], self._steepest = (Polynomial(terms, line, points, 0.0, 0) for line in found)
 
     def _top(self, size: Size) -> Polynomial:
         return max(self.phases.values(), key=lambda law: law(size))
@@ -100,6 +122,10 @@ class Totals:
     def half_width(self, size: Size) -> Need:
         """Half of the 95 % interval that the residuals give."""
         allocated = self._top(size).half_width(size)
+        if self._steepest is not None:
+            allocated = max(allocated, self._steepest(size) - self.need(size).allocated)
+        spread = sum(trial.scatter**2 for trial in self.trials) / (2 * len(self.trials))
+        allocated = math.hypot(allocated, t95(len(self.trials)) * math.sqrt(spread) * self.need(size).allocated)
         beyond = self.excess.half_width(size) if self.excess else 0.0
         return Need(allocated, math.hypot(allocated, beyond))
 
@@ -141,6 +167,11 @@ def choose(trials: Sequence[Trial]) -> Chosen:
         raise ValueError("At least two sizes must run to their end before a size can be predicted: give smaller sizes.")
     laws = [law for law in (_made(make, ran) for make in (Requests, Totals)) if law is not None]
     far = ran[largest_row(points_of(ran))]
+    near = min(ran, key=lambda trial: math.prod(trial.size))
+    if abs(far.allocated - near.allocated) > _UNEVEN * far.allocated:
+        # Of trials that are not all alike, those that are may be of one stair: they alone say that nothing grows.
+        grown = [law for law in laws if law.need(far.size).allocated > 1.001 * law.need(near.size).allocated]
+        laws = grown or laws[-1:]
     rest = [trial for trial in ran if trial is not far]
     rated: list[tuple[float, Need, Requests | Totals]] = []
     if len(rest) >= 2:
@@ -149,6 +180,10 @@ def choose(trials: Sequence[Trial]) -> Chosen:
             if without is not None:
                 need = without.need(far.size)
                 off = Need(abs(need.allocated - far.allocated), abs(need.reserved - far.reserved))
+                if isinstance(law, Requests):
+                    # What one run hangs on its data by is no error of the law; it is in the interval by itself.
+                    by_data = law.by_data(far.size)
+                    off = Need(max(0.0, off.allocated - by_data.allocated), max(0.0, off.reserved - by_data.reserved))
                 rated.append((max(off.allocated, off.reserved), off, law))
     if not rated:
         return Chosen(laws[0], *_unsure(ran))

@@ -14,10 +14,12 @@ _UNIT = {
     **dict.fromkeys(("m", "mib"), 1 << 20),
     **dict.fromkeys(("g", "gib"), 1 << 30),
     **dict.fromkeys(("t", "tib"), 1 << 40),
+    **dict.fromkeys(("p", "pib"), 1 << 50),
     "kb": 10**3,
     "mb": 10**6,
     "gb": 10**9,
     "tb": 10**12,
+    "pb": 10**15,
 }
 #: What a card reports as its total memory in GiB, the lowest seen where driver and error correction make a difference;
 #: it is less than the number in the card's name.
@@ -51,6 +53,7 @@ CARDS = {
     "H200": 139.7,
     "B200": 178.3,
 }
+_AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 #: Bytes of a card that are not torch's: CUDA context, libraries' kernels and handles; 0.4 to 0.6 GiB are usual.
 CONTEXT = 700 << 20
 
@@ -69,7 +72,10 @@ def bytes_of(limit: float | str, what: str = "limit") -> int:
         if not limit > 0 or limit == float("inf"):
             raise ValueError(f"{what}={limit!r} must be more than 0 bytes.")
         return int(limit)
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", limit, re.IGNORECASE)
+    found = _AMOUNT.fullmatch(limit)
+    alike = [card for card in CARDS if limit.strip().isdigit() and limit.strip() in card.split()]
+    if alike:  # "4090" is a card before it is four thousand bytes
+        raise ValueError(f"{what}={limit!r}: did you mean {' or '.join(map(repr, alike))}, or '{limit.strip()} B'?")
     if found and found[2].lower() in _UNIT and float(found[1]) > 0:
         return int(float(found[1]) * _UNIT[found[2].lower()])
     names = {_plain(name): name for name in CARDS}
@@ -89,10 +95,24 @@ def _plain(name: str) -> str:
 
 
 def margin_of(margin: float | str, limit: int) -> int:
-    """Bytes to stay below a limit by: a share of it below 1, else bytes, or words."""
+    """Bytes to stay below a limit by: a share of it ("5 %", or a number below 1), or bytes, as numbers or words.
+
+    Raises
+    ------
+    ValueError
+        If it is neither.
+    """
+    asked = margin
+    if isinstance(margin, str):
+        percent = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", margin)
+        amount = _AMOUNT.fullmatch(margin)
+        if percent:
+            margin = float(percent[1]) / 100
+        elif amount and amount[2].lower() in _UNIT and amount[2]:
+            return int(float(amount[1]) * _UNIT[amount[2].lower()])
     if isinstance(margin, (int, float)) and not isinstance(margin, bool):
         if 0 <= margin < 1:
             return int(margin * limit)
-        if margin < 1 << 10:  # 5 is meant as percent more often than as bytes
-            raise ValueError(f"margin={margin!r} must be a share such as 0.05, or bytes such as '500 MiB'.")
-    return bytes_of(margin, "margin")
+        if 1 << 10 <= margin < float("inf"):  # 5 is meant as percent more often than as bytes
+            return int(margin)
+    raise ValueError(f"margin={asked!r} must be a share such as 0.05 or '5 %', or bytes such as '500 MiB'.")

@@ -60,7 +60,7 @@ def table_of(fit: BatchSizeFit) -> Table:
     ordered = sorted(fit.trials, key=lambda t: math.prod(t.size))
     rows = [_row(fit, trial, "trial" if trial.fits else "out of memory") for trial in ordered]
     for check in fit.checks:
-        fits = check.fits and max(check.allocated, check.reserved) <= fit.limit
+        fits = fit.keeps(check)
         rows.append(_row(fit, check, "proposed: ran and fits" if fits else "proposed: does not fit"))
     if fit.size is not None and not any(fit.size_of(fit.size) == t.size for t in (*fit.trials, *fit.checks)):
         expected, low, high = fit.predict(fit.size)
@@ -74,7 +74,7 @@ def table_of(fit: BatchSizeFit) -> Table:
 
 
 def _row(fit: BatchSizeFit, trial: Trial, remark: str) -> dict[str, Any]:
-    expected, low, high = fit.predict(trial.size)
+    expected, low, high = fit.foretold.get(trial.size) or fit.predict(trial.size)
     return {
         "size": words(trial.size),
         "allocated": trial.allocated if trial.fits else "",
@@ -91,8 +91,11 @@ def summary_of(fit: BatchSizeFit) -> str:
     margin = margin_of(fit.margin, fit.limit)
     lines = [f"limit {bytes_text(fit.limit)} on {plain(fit.device_name or fit.kind, 60)}, margin {bytes_text(margin)}"]
     if fit.size is None:
-        expected, _, high = fit.predict((1, *fit.largest_trial.size[1:]))
-        lines.append(f"No size fits: size 1 needs {bytes_text(expected)} (up to {bytes_text(high)}).")
+        least = fit.along(1, fit.largest_trial.size)
+        if not fit.knows(least):
+            least = min((t for t in fit.trials if t.fits), key=lambda t: math.prod(t.size)).size
+        expected, _, high = fit.predict(least)
+        lines.append(f"No size fits: size {words(least)} needs {bytes_text(expected)} (up to {bytes_text(high)}).")
     else:
         expected, low, high = fit.predict(fit.size)
         lines.append(
@@ -107,7 +110,7 @@ def summary_of(fit: BatchSizeFit) -> str:
         lines += ["", f"What stays, whatever the size: {bytes_text(sum(fixed.values()))} ({parts})"]
     growing = fit.grows()[:5]
     if growing:
-        lines += ["What grows, for each further sample:"]
+        lines += ["What grows, with the next sample:"]
         lines += [f"  {bytes_text(g.bytes_per_sample):>9}  {g.share:4.0%}  {plain(g.line, 100)}" for g in growing]
     lines += [f"  -> {advice.text}" for advice in fit.advice()[:2]]
     lines += [f"Note: {plain(note, 400)}" for note in fit.notes]
@@ -118,16 +121,16 @@ def summary_of(fit: BatchSizeFit) -> str:
 def _verdict(fit: BatchSizeFit) -> list[str]:
     found = []
     for check in fit.checks:
-        expected, low, high = fit.predict(check.size)
+        expected, low, high = fit.foretold.get(check.size) or fit.predict(check.size)
         if not check.fits:
             found.append(f"Size {words(check.size)} was run and ran out of memory.")
             continue
         got = max(check.allocated, check.reserved)
-        fits = "fits" if got <= fit.limit else "does not fit"
+        fits = "fits" if fit.keeps(check) else "fits, but not with the margin" if got <= fit.limit else "does not fit"
         inside = "inside" if low <= got <= high else "outside"
         found.append(
-            f"Size {words(check.size)} was run: {bytes_text(got)}, {fits}; {abs(expected - got) / got:.1%} off the "
-            f"prediction, {inside} its interval."
+            f"Size {words(check.size)} was run: {bytes_text(got)}, {fits}; {abs(expected - got) / max(1, got):.1%} off "
+            f"the prediction, {inside} its interval."
         )
     if not fit.checks and fit.size is not None and not any(t.size == fit.size_of(fit.size) for t in fit.trials):
         found.append("That size was not run.")

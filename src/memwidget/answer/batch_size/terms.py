@@ -25,6 +25,9 @@ Term = tuple[int, ...]
 #: A longer candidate must beat a shorter one's held-out error by this factor, or by this share of what was measured.
 PAYS, WORTH = 0.35, 0.002
 
+#: However small a slope is: where it takes all but this share of the error away, it is there.
+_EXACT = 0.01
+
 #: 95 % quantiles of Student's t, both sides, for 1, 2, ... degrees of freedom; 1.96 + 2.4 / n from there on.
 _T95 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
@@ -152,7 +155,10 @@ def chosen(points: F64, values: F64) -> Polynomial:
         if not rivals:
             continue
         rival = min(rivals, key=lambda r: r[0])
-        if rival[0] < PAYS * best[0] and best[0] - rival[0] > WORTH * float(np.abs(values).max()):
+        gain = best[0] - rival[0]
+        if rival[0] < PAYS * best[0] and (
+            gain > WORTH * float(np.abs(values).max()) or rival[0] < max(_EXACT * best[0], 1.0)
+        ):
             best = rival
     return best[1]
 
@@ -185,10 +191,10 @@ def _scaled(matrix: F64) -> F64:
     return found
 
 
-def exact(points: F64, values: F64, tolerance: F64) -> tuple[NDArray[np.int64], list[tuple[Term, ...]]]:
+def exact(points: F64, values: F64, tolerance: F64, most: int = 3) -> tuple[NDArray[np.int64], list[tuple[Term, ...]]]:
     """The fewest terms that give each column of `values` to within its tolerance.
 
-    Only as many terms as leave a point over count as found: more would fit anything.
+    Only as many terms as leave a point over count as found, and `most` at most: more would fit anything.
 
     Returns
     -------
@@ -200,7 +206,7 @@ def exact(points: F64, values: F64, tolerance: F64) -> tuple[NDArray[np.int64], 
     pool = terms_for(dimensions)
     index = np.full(values.shape[1], -1, np.int64)
     sets: list[tuple[Term, ...]] = []
-    for count in range(1, max(2, min(k, 4))):
+    for count in range(1, max(2, min(k, most + 1))):
         for terms in itertools.combinations(pool, count):
             open_ = np.flatnonzero(index < 0)
             if not len(open_):
@@ -246,3 +252,30 @@ def through_most(points: F64, values: F64, tolerance: float) -> tuple[Term, floa
             if score > best:
                 best, most, found = score, score[0], (term, max(0.0, float(constant)), float(slope))
     return found
+
+
+def stairs(points: F64, values: F64, tolerance: float) -> tuple[tuple[float, float], tuple[float, float]] | None:
+    """The flattest and the steepest of the lines on top of values that rise in steps; None where they do not rise.
+
+    Between two steps memory stays the same, so a line through all of them would be below half of them. Lines through
+    two of the values that no value lies above are as many as the steps could be of: the trials do not tell which.
+
+    Returns
+    -------
+    ((constant, factor), (constant, factor))
+        Against the product of a size's numbers.
+    """
+    along = points.prod(axis=1)
+    order = np.argsort(along, kind="stable")
+    along, values = along[order], values[order]
+    if (np.diff(values) < -tolerance).any():
+        return None
+    lines = []
+    for one, other in itertools.combinations(range(len(values)), 2):
+        if along[one] == along[other] or values[other] - values[one] <= tolerance:
+            continue
+        factor = float((values[other] - values[one]) / (along[other] - along[one]))
+        constant = float(values[one] - factor * along[one])
+        if constant >= -tolerance and (constant + factor * along >= values - tolerance).all():
+            lines.append((constant, factor))
+    return (min(lines, key=lambda line: line[1]), max(lines, key=lambda line: line[1])) if lines else None

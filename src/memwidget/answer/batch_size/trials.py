@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memwidget.record.trials import Measured
-    from memwidget.recording import Recording
+    from memwidget.recording import I64, Recording
 
 Size = tuple[int, ...]
 
@@ -28,6 +28,8 @@ _OTHER_RULES = ("expandable_segments", "max_split_size", "roundup_power2_divisio
 _CLOSE = 0.005
 #: Below this, whether two steps differ is not worth a word.
 _SAME = 0.01
+#: Two runs of one size that ask for the same bytes to within this share are the same step.
+_SAME_BYTES = 1e-4
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Trial:
         The requests, in order; None without a recording.
     kinds, sites, names : tuple
         Of each block of the program: category, call site, and the parameter or module it belongs to.
+    twins : tuple of two arrays
+        Blocks of the first and of the last run of the size, one by one; empty where the runs differ in number.
     """
 
     size: Size
@@ -69,6 +73,9 @@ class Trial:
     kinds: tuple[str, ...] = field(default=(), repr=False)
     sites: tuple[str, ...] = field(default=(), repr=False)
     names: tuple[str, ...] = field(default=(), repr=False)
+    twins: tuple[I64, ...] = field(default=(), repr=False)
+    #: Share of the bytes that the runs of this one size did not ask for alike.
+    scatter: float = 0.0
 
     @property
     def fits(self) -> bool:
@@ -88,8 +95,14 @@ def read_trial(size: Size, measured: Measured, device: int = 0) -> Trial:
     held = sum(measured.held.values())
     curve = trace.curve("allocated") + held
     steps = [(band.lo, band.hi) for band in trace.bands if band.kind == "step"]
-    # What a step finds of the step before it (gradients, say) is seen from the second on; on the CPU only from there.
-    first = steps[-1][0] if on_cpu and len(steps) > 1 else 0
+    born = trace.blocks["alloc_event"]
+    runs = [np.flatnonzero((born >= lo) & (born < hi)) for lo, hi in steps]
+    counts = tuple(map(len, runs))
+    same = len(set(counts)) == 1
+    twins = tuple(runs[at][np.argsort(born[runs[at]], kind="stable")] for at in (0, -1)) if same and runs[1:] else ()
+    # What a step finds of the step before it (gradients, say) is seen from the second on; on the CPU only from there,
+    # unless the two do not do the same.
+    first = steps[-1][0] if on_cpu and len(steps) > 1 and same else 0
     peak = first + int(curve[first:].argmax())
     allocated = int(curve[peak]) if on_cpu else measured.allocated
     whole = on_cpu or abs(int(curve.max()) - allocated) <= _CLOSE * allocated
@@ -100,7 +113,6 @@ def read_trial(size: Size, measured: Measured, device: int = 0) -> Trial:
     for category, share in measured.held.items():
         categories[category] = categories.get(category, 0) + share
     codes = [trace.categories[code] for code in trace.blocks["category"].tolist()]
-    born = trace.blocks["alloc_event"]
     return Trial(
         size,
         allocated,
@@ -108,7 +120,7 @@ def read_trial(size: Size, measured: Measured, device: int = 0) -> Trial:
         **facts,
         steps=tuple(int(curve[lo : hi + 1].max()) for lo, hi in steps),
         left=tuple(int(curve[hi]) for _, hi in steps),
-        counts=tuple(int(((born >= lo) & (born < hi)).sum()) for lo, hi in steps),
+        counts=counts,
         phases=_phases(trace, curve, first) if whole else {},
         categories=categories if whole else {},
         lines=dict(trace.by_site(peak)) if whole else {},
@@ -117,7 +129,21 @@ def read_trial(size: Size, measured: Measured, device: int = 0) -> Trial:
         kinds=tuple(codes),
         sites=tuple(_site_names(trace)),
         names=tuple(trace.label(block) for block in range(trace.n_blocks)),
+        twins=twins,
+        scatter=_scatter(trace, runs, twins),
     )
+
+
+def _scatter(trace: Trace, runs: list[I64], twins: tuple[I64, ...]) -> float:
+    """Share of the bytes that two runs did not ask for alike; but for scratch, which libraries choose."""
+    asked = trace.blocks["requested"].astype(np.int64)
+    asked[trace.blocks["free_requested_event"] == trace.blocks["alloc_event"] + 1] = 0
+    totals = [int(asked[run].sum()) for run in runs]
+    if len(totals) < 2 or not max(totals):
+        return 0.0
+    if twins:
+        return float(np.abs(asked[twins[0]] - asked[twins[1]]).sum()) / max(totals)
+    return (max(totals) - min(totals)) / max(totals)
 
 
 def _site_names(trace: Trace) -> list[str]:
@@ -203,6 +229,14 @@ def differences(trials: Sequence[Trial], alike: bool) -> list[str]:
                 "do a whole round of the longest ones."
             )
             break
+    else:
+        trial = max(trials, key=lambda each: each.scatter)
+        if trial.scatter > _SAME_BYTES:
+            found.append(
+                f"Two runs of size {words(trial.size)} asked for other sizes ({trial.scatter:.2%} of the bytes): what "
+                "the step takes depends on its data (a mask, an expert, a length), and the interval reaches as far as "
+                "such runs differ."
+            )
     for trial in trials:
         more = trial.left[-1] - trial.left[0] if trial.fits and trial.left else 0
         if more > _SAME * trial.allocated:
@@ -224,3 +258,19 @@ def differences(trials: Sequence[Trial], alike: bool) -> list[str]:
 def words(size: Size) -> str:
     """``8``, or ``8 x 512``."""
     return " x ".join(map(str, size))
+
+
+def together(sizes: Sequence[Size], asked: Size) -> str:
+    """Why nothing can be said of a size that the trials' numbers do not reach."""
+    for number, (value, other) in enumerate(zip(sizes[0], asked, strict=True)):
+        if other != value and all(size[number] == value for size in sizes):
+            return (
+                f"Number {number + 1} of a size was {value} in every trial, so what {words(asked)} takes is not known: "
+                f"vary it in sizes, as in {[*sizes[:2], (*sizes[0][:number], 2 * value, *sizes[0][number + 1 :])]}."
+            )
+    first = sizes[0]
+    apart = [first, *((*first[:i], 2 * n, *first[i + 1 :]) for i, n in enumerate(first))]
+    return (
+        "The trials change the numbers of a size together, so what one of them alone does is not known: vary each by "
+        f"itself in sizes, as in {apart}."
+    )
