@@ -43,7 +43,8 @@ export class Sizing {
     this.app.root.dataset.narrow = String(offsetWidth < NARROW);
     this.applyHeight();
     if (width === 0 || height === 0) {
-      return; // a view without this drawing is shown
+      this.app.frames.schedule(); // a view without this drawing is shown; it may have been hidden until now
+      return;
     }
     const rows = this.app.loaded ? this.app.loaded.bands.rows : (this.app.overview?.bands ?? 0);
     if (this.app.scene.resize(width, height, window.devicePixelRatio || 1, rows)) {

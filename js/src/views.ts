@@ -25,6 +25,7 @@ export class Views {
   /** Over the chart, where there is nothing to draw. */
   readonly #nothing = h("div", { class: "mw-message mw-nothing" }, h("span", { role: "status" }));
   #asked = false;
+  #hidden = false;
   #slow: ReturnType<typeof setTimeout> | undefined;
   #of: Loaded | null = null;
   #shownView: ViewName | "" = "";
@@ -195,6 +196,16 @@ export class Views {
     if (this.isChart || this.isWaiting) {
       return false;
     }
+    if (this.app.root.offsetWidth === 0) {
+      // Nothing can be measured. JupyterLab hides outputs for less than a frame when it changes its theme: too short for
+      // an observer of sizes, which sees all longer ones.
+      if (!this.#hidden) {
+        this.#hidden = true;
+        this.app.frames.schedule();
+      }
+      return true;
+    }
+    this.#hidden = false;
     if (this.view === "allocator") {
       this.segments?.frame(loaded);
     }
