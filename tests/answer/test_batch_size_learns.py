@@ -48,6 +48,7 @@ def test_stairs_are_followed_on_top_and_small_slopes_are_believed():
     low, high = fit.foretold[check.size][1:]
     assert 1024 < fit.size <= 8192
     assert low <= check.allocated <= high
+    assert any("rises in steps" in note for note in fit.notes)
     assert not any("whatever their size" in note for note in fit.notes)
 
     def micro(n):

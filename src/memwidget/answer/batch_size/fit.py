@@ -110,6 +110,11 @@ class BatchSizeFit:
                 f"{only} Larger sizes, further apart, and a step that is the same from call to call tell more."
             )
             return self._tried()
+        if self._law.in_steps:
+            self.notes.append(
+                "Memory rises in steps with the size, and the trials do not tell how long a step is: the interval is "
+                "wide: sizes further apart narrow it."
+            )
         if endless:
             self.notes.append(
                 "The trials take the same memory whatever their size, so there is no largest one: the largest that was "

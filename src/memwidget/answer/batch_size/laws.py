@@ -33,6 +33,8 @@ class Law(Protocol):
     """What a size takes."""
 
     name: str
+    #: Whether it was laid on top of trials that rise in steps.
+    in_steps: bool
     #: Whether the trials follow the law at all, so that it says something beyond them.
     follows: bool
 
@@ -60,6 +62,7 @@ class Totals:
     phases: dict[str, Polynomial] = field(default_factory=dict)
     excess: Polynomial | None = None
     follows: bool = True
+    in_steps: bool = False
 
     def __post_init__(self) -> None:
         points = points_of(self.trials)
@@ -89,6 +92,7 @@ class Totals:
         self.follows = found is not None
         if found is not None:
             terms = ((0,) * points.shape[1], (1,) * points.shape[1])
+            self.in_steps = True
             self.phases[name], self._steepest = (Polynomial(terms, line, points, 0.0, 0) for line in found)
 
     def _top(self, size: Size) -> Polynomial:

@@ -66,6 +66,7 @@ class Requests:
     trials: Sequence[Trial]
     name: str = "requests"
     follows: bool = True
+    in_steps: bool = False
     #: Of the bytes at the largest trial's peak, the share in blocks whose size is an exact function of the batch size.
     exact_share: float = 0.0
     _kept: dict[Size, tuple[Outcome, I64]] = field(default_factory=dict)
@@ -98,6 +99,7 @@ class Requests:
             max(abs(o.allocated - t.allocated) for o, t in zip(fits, self.used, strict=True)),
             max(abs(o.reserved - t.reserved) for o, t in zip(fits, self.used, strict=True)),
         )
+        self.in_steps = bool(self._steep)
         self.follows = self.program.allocator != "plain" or not self._astray()
 
     def _astray(self) -> bool:
