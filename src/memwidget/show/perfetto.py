@@ -62,7 +62,9 @@ def _times(trace: Trace, moments: I64) -> I64:
 def _counters(trace: Trace) -> Iterator[dict[str, Any]]:
     allocated = trace.curve("allocated")
     moments = np.arange(len(allocated)) if len(allocated) <= MAX_VALUES else column_moments(allocated, MAX_VALUES)
-    series = [("allocated", allocated[moments]), ("reserved", trace.curve("reserved")[moments])]
+    series = [("allocated", allocated[moments])]
+    if trace.has_reserved:
+        series.append(("reserved", trace.curve("reserved")[moments]))
     if trace.has_labels:
         series += [(name.replace("_", " "), sizes) for name, sizes in category_areas(trace, moments)]
     times = _times(trace, moments)

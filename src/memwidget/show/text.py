@@ -47,15 +47,19 @@ def summary(trace: Trace) -> str:
         lines = [*_segments_only(trace, title)]
     else:
         of = f" of {bytes_text(trace.capacity)}" if trace.capacity else ""
-        reserved = int(trace.curve("reserved")[trace.peak_event])
+        reserved, then = [], ""
+        if trace.has_reserved:
+            at_peak = bytes_text(int(trace.curve("reserved")[trace.peak_event]))
+            reserved = [f"  reserved {at_peak} then, at most {bytes_text(trace.peak_reserved)}"]
+            then = f", {bytes_text(trace.reserved)} reserved"
         lines = [
             f"{title}: peak {bytes_text(trace.peak_allocated)}{of}",
             f"  at {where_text(trace, trace.peak_event)}",
-            f"  reserved {bytes_text(reserved)} then, at most {bytes_text(trace.peak_reserved)}",
+            *reserved,
             *_oom(trace),
             *_categories(trace),
             *_sites(trace, "peak", "at the peak"),
-            f"  at the end {bytes_text(trace.allocated)} allocated, {bytes_text(trace.reserved)} reserved",
+            f"  at the end {bytes_text(trace.allocated)} allocated{then}",
             *_findings(trace),
         ]
     lines += [f"  note: {plain(note, 400)}" for note in trace.notes[:20]]
