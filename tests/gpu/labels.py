@@ -290,7 +290,7 @@ def deep(step):
     }
     if DEVICE == "cuda":
         found |= right_lines(step)
-    found["ratio"], found["low"], found["high"] = ratio(step, {"deep": True}, {}, 24)
+    found["ratio"], found["low"], found["high"] = ratio(step, {"deep": True}, {}, 20, steps=3)
     return found
 
 
