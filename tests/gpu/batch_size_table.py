@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional as f
 
 import memwidget as mw
+from memwidget.answer.batch_size.fit import BatchSizeFit
 from memwidget.answer.batch_size.trials import read_trial
 from memwidget.record import Options
 from memwidget.record.trials import Stand, out_of_memory
@@ -190,7 +191,9 @@ def limited(step, name, gib, sizes):
         seconds = time.perf_counter() - began
         size = fit.size_of(fit.size)
         check = fit.checks[0]
-        expected = fit.predict_both(check.size)
+        # As it was told before the proposal ran: a run that was outside its interval corrects the fit.
+        told = BatchSizeFit(fit.trials, fit.limit, fit.margin, fit.device_limit, kind=fit.kind)
+        expected = told.predict_both(check.size)
         margin = int(fit.limit * fit.margin)
         more = (math.ceil(size[0] * 1.1), *size[1:])
         stand = Stand(Options(backend="cuda"), [])
@@ -205,7 +208,7 @@ def limited(step, name, gib, sizes):
             "method": fit.method,
             "why": fit.why,
             "predicted": [expected.allocated[0], expected.reserved[0]],
-            "interval": [fit.predict(check.size)[1], fit.predict(check.size)[2]],
+            "interval": list(told.predict(check.size)[1:]),
             "measured": [check.allocated, check.reserved],
             "failed": check.failed,
             "ten percent more": beyond.failed[:60] or peak,

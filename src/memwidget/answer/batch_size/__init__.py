@@ -8,6 +8,7 @@ Owns the order of events: warm up, try, fit, propose, verify, and bisect only wh
     replay.py   the allocator read forwards       measured.py  what runs of proposals correct
     terms.py    constant, linear, quadratic       fit.py       BatchSizeFit, the answer
     limits.py   "24 GiB", names of cards          advice.py    what checkpointing would buy
+    sizes.py    what no trial speaks of
 """
 
 from __future__ import annotations
@@ -234,10 +235,11 @@ def _verify(fit: BatchSizeFit, stand: Runner, run_of: Callable[[Size], Callable[
 
     alike = [t for t in fit.trials if fit.along(0, t.size) == fit.along(0, proposed)]
     good = max((t.size[fit.free] for t in alike if fit.keeps(t)), default=0)
-    bad = proposed[fit.free]
+    bad, why = proposed[fit.free], ""
     try:
         if fits(bad):
             return
+        why = "did not fit with the margin" if fit.checks[0].fits else "did not fit: it ran out of memory"
         for _ in range(_BISECTIONS):
             if bad - good <= max(1, good // 20):
                 break
@@ -259,7 +261,7 @@ def _verify(fit: BatchSizeFit, stand: Runner, run_of: Callable[[Size], Callable[
     if fit.checks:
         fit.size = best
         fit.notes.append(
-            f"The size that was proposed, {words(proposed)}, did not fit with the margin; the answer is the largest "
+            f"The size that was proposed, {words(proposed)}, {why}; the answer is the largest "
             + (
                 f"found to fit by halving, in {more} more run{'s' * (more > 1)}."
                 if more

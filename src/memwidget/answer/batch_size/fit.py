@@ -6,11 +6,9 @@ Owns the public answer. It holds plain numbers only: no tensor, no trace, no mod
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from memwidget.answer.batch_size.advice import Advice, checkpointing
 from memwidget.answer.batch_size.laws import FLOOR, Chosen, Law, choose
@@ -18,12 +16,11 @@ from memwidget.answer.batch_size.limits import bytes_of, margin_of
 from memwidget.answer.batch_size.measured import Knots
 from memwidget.answer.batch_size.replay import STEP
 from memwidget.answer.batch_size.requests import Requests
+from memwidget.answer.batch_size.sizes import MOST, as_size, refuse_untold
 from memwidget.answer.batch_size.table import Table, summary_of, table_of
-from memwidget.answer.batch_size.trials import Size, Trial, differences, together, words
+from memwidget.answer.batch_size.trials import Size, Trial, differences, words
 from memwidget.units import bytes_text
 
-#: No size beyond this is looked at.
-_MOST = 1 << 40
 #: Growth below this share of the largest trial, from there to the largest size looked at, is none.
 _FLAT = 0.001
 
@@ -281,9 +278,9 @@ class BatchSizeFit:
         low = max(1, min(self.largest_trial.size[free], top - 1))
         low = low if fits(low) else 1
         high = low * 2
-        while high < _MOST and fits(high):
+        while high < MOST and fits(high):
             low, high = high, high * 2
-        if high >= _MOST:
+        if high >= MOST:
             here, there = self.predict(at(self.largest_trial.size[free]))[0], self.predict(at(low))[0]
             endless = there - here <= _FLAT * here
             return answer(self.largest_trial.size[free] if endless else low), endless
@@ -309,11 +306,11 @@ class BatchSizeFit:
             if all(value is None or value == n for value, n in zip(template, trial.size, strict=True))
         ]
         needs = {t.size[free]: max(t.allocated, t.reserved) for t in mine if t.fits}
-        wrong = min((n for n, need in needs.items() if need > room), default=_MOST)
+        wrong = min((n for n, need in needs.items() if need > room), default=MOST)
         good = max((n for n, need in needs.items() if need <= room and n < wrong), default=0)
         # Where a size failed that a law said would run, the law holds as far as sizes did run.
-        failed = min((c.size[free] for c in self.checks if c in mine and not c.fits), default=_MOST)
-        return good, max((n for n in needs if n < failed), default=0) if failed < _MOST else _MOST
+        failed = min((c.size[free] for c in self.checks if c in mine and not c.fits), default=MOST)
+        return good, max((n for n in needs if n < failed), default=0) if failed < MOST else MOST
 
     def _room(self, limit: float | str | None, margin: float | str | None) -> tuple[int, int]:
         bytes_ = self.limit if limit is None else bytes_of(limit)
@@ -336,7 +333,7 @@ class BatchSizeFit:
 
     def _cap(self, limit: int, template: list[int | None]) -> int:
         """The smallest n that is known not to run on this device, where the limit is no smaller than its own."""
-        most = _MOST
+        most = MOST
         for number, trial in enumerate((*self.trials, *self.checks)):
             here = limit <= self._until(number >= len(self.trials))
             if not trial.fits and here and all(v is None or v >= s for v, s in zip(template, trial.size, strict=True)):
@@ -350,19 +347,7 @@ class BatchSizeFit:
         return math.inf if self.device_limit is None else self.device_limit
 
     def _size(self, size: int | Sequence[int]) -> Size:
-        numbers = list(size) if isinstance(size, Iterable) and not isinstance(size, str) else [size]
-        try:
-            found = tuple(int(each) for each in numbers)
-            good = not any(isinstance(each, (bool, str)) for each in numbers) and all(
-                a == b for a, b in zip(found, numbers, strict=True)
-            )
-        except (TypeError, ValueError, OverflowError):
-            good, found = False, ()
-        if not good or len(found) != self.dimensions or min(found) < 1:
-            raise ValueError(f"A size here is {self.dimensions} whole number(s) of at least 1, not {size!r}.")
-        if max(found) > _MOST:
-            raise ValueError(f"A size is looked at up to 2**40, and {size!r} is beyond that.")
-        return found
+        return as_size(size, self.dimensions)
 
     def keeps(self, trial: Trial) -> bool:
         """Whether a run stayed under the limit less the margin."""
@@ -390,16 +375,8 @@ class BatchSizeFit:
         return True
 
     def _told(self, size: Size) -> None:
-        """Refuse a size that the trials say nothing of: off the line, or plane, that they lie on."""
-        if self.dimensions == 1 or any(size == trial.size for trial in self.trials):
-            return
-        points = np.array([t.size for t in self.trials if t.fits], float)
-        across = points - points[0]
-        more = np.vstack([across, np.array([size], float) - points[0]])
-        # As shares of the largest, since numbers of a size may differ by powers of ten.
-        scale = np.maximum(np.abs(more).max(axis=0), 1.0)
-        if np.linalg.matrix_rank(more / scale) > np.linalg.matrix_rank(across / scale):
-            raise ValueError(together([t.size for t in self.trials if t.fits], size))
+        """Refuse a size that the trials say nothing of."""
+        refuse_untold([trial.size for trial in self.trials if trial.fits], size)
 
     def runs_within(self, size: int | Sequence[int], limit: float | str | None = None) -> bool | None:
         """Whether a size would run at all, with the allocator giving its cache back at each turn; None if not known.
@@ -490,7 +467,7 @@ class BatchSizeFit:
                 return bool(need(self.along(n, at)) + extra * n / here <= room)
 
             low, high = here, here * 2
-            while high < _MOST and fits(high):
+            while high < MOST and fits(high):
                 low, high = high, high * 2
             while high - low > max(1, low // 200):
                 middle = (low + high) // 2

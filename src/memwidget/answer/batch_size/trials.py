@@ -258,19 +258,3 @@ def differences(trials: Sequence[Trial], alike: bool) -> list[str]:
 def words(size: Size) -> str:
     """``8``, or ``8 x 512``."""
     return " x ".join(map(str, size))
-
-
-def together(sizes: Sequence[Size], asked: Size) -> str:
-    """Why nothing can be said of a size that the trials' numbers do not reach."""
-    for number, (value, other) in enumerate(zip(sizes[0], asked, strict=True)):
-        if other != value and all(size[number] == value for size in sizes):
-            return (
-                f"Number {number + 1} of a size was {value} in every trial, so what {words(asked)} takes is not known: "
-                f"vary it in sizes, as in {[*sizes[:2], (*sizes[0][:number], 2 * value, *sizes[0][number + 1 :])]}."
-            )
-    first = sizes[0]
-    apart = [first, *((*first[:i], 2 * n, *first[i + 1 :]) for i, n in enumerate(first))]
-    return (
-        "The trials change the numbers of a size together, so what one of them alone does is not known: vary each by "
-        f"itself in sizes, as in {apart}."
-    )
