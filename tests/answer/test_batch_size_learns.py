@@ -159,7 +159,7 @@ def test_an_error_at_the_proposed_size_keeps_the_fit():
 
     with pytest.raises(KeyError) as caught:
         tuned(fails)
-    assert [entry.name for entry in caught.traceback][-2:] == ["tuned", "fails"]
+    assert [entry.name for entry in caught.traceback][-3:] == ["tuned", "tune_batch_size", "fails"]
 
 
 def test_a_layer_that_cannot_be_trained_on_one_sample():

@@ -28,8 +28,6 @@ from memwidget.record.tracebacks import without_recorder
 from memwidget.units import plain
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from memwidget.record.trials import Measured
 
 #: Steps of one trial: the second shows what a step finds of the one before, and whether they are alike.
@@ -124,17 +122,19 @@ def tune_batch_size(
         with stand.same_luck():
             return tune(stand, run_of, tried, limit, margin, verify)
     except Exception as error:
-        error.__traceback__ = _own_frames(error)
+        _without_tuner(error)
         raise
 
 
-def _own_frames(error: BaseException) -> TracebackType | None:
-    """The traceback of an error in step() from the step's first line on."""
+def _without_tuner(error: BaseException) -> None:
+    """Leave of the frames between the call of `tune_batch_size` and the step's own none, in place."""
     without_recorder(error)
-    kept = error.__traceback__
-    while kept is not None and kept.tb_next is not None and kept.tb_frame.f_code.co_filename == __file__:
-        kept = kept.tb_next
-    return kept
+    outer = error.__traceback__
+    inner = None if outer is None else outer.tb_next
+    while inner is not None and inner.tb_next is not None and inner.tb_frame.f_code.co_filename == __file__:
+        inner = inner.tb_next
+    if outer is not None:
+        outer.tb_next = inner
 
 
 def as_sizes(sizes: Sequence[int] | Sequence[Sequence[int]]) -> list[Size]:
