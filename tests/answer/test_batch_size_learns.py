@@ -131,6 +131,7 @@ def test_a_run_is_believed_over_the_prediction():
     data = torch.ones(20, 256)
     ends = tuned(lambda n: data[:n].clone())
     assert any("takes no more than size 20 would" in note for note in ends.notes)
+    assert ends.largest() == ends.size == ends.checks[0].size[0]
     assert ends.predict(1000)[0] == pytest.approx(ends.checks[0].allocated, rel=0.1)
 
 

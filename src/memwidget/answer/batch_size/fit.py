@@ -88,6 +88,8 @@ class BatchSizeFit:
         self._kept: dict[Size, Prediction] = {}
         self.foretold: dict[Size, tuple[int, int, int]] = {}
         self._knots = (Knots(), Knots())
+        #: A run that took as little as a much smaller size: of what is larger than it, nothing is known.
+        self._ends: int | None = None
         #: Which number of a size is looked for unless `fixed` says otherwise: the first that the trials vary.
         self.free = next(i for i in range(self.dimensions) if len({t.size[i] for t in ran}) > 1)
         self.size = self._propose()
@@ -280,6 +282,8 @@ class BatchSizeFit:
         high = low * 2
         while high < MOST and fits(high):
             low, high = high, high * 2
+        if self._ends is not None and high > self._ends and fits(self._ends):
+            return answer(self._ends), False
         if high >= MOST:
             here, there = self.predict(at(self.largest_trial.size[free]))[0], self.predict(at(low))[0]
             endless = there - here <= _FLAT * here
@@ -364,6 +368,7 @@ class BatchSizeFit:
             low, high = (
                 (middle, high) if self._law.need(self.along(middle, check.size)).reserved <= got else (low, middle)
             )
+        self._ends = max(self._ends or 0, check.size[self.free])
         return low
 
     def knows(self, size: Size) -> bool:

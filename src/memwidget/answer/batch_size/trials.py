@@ -234,8 +234,8 @@ def differences(trials: Sequence[Trial], alike: bool) -> list[str]:
         if trial.scatter > _SAME_BYTES:
             found.append(
                 f"Two runs of size {words(trial.size)} asked for other sizes ({trial.scatter:.2%} of the bytes): what "
-                "the step takes depends on its data (a mask, an expert, a length), and the interval reaches as far as "
-                "such runs differ."
+                "the step takes depends on its data (a mask, an expert) or on what the run before it left; the "
+                "interval reaches as far as such runs differ."
             )
     for trial in trials:
         more = trial.left[-1] - trial.left[0] if trial.fits and trial.left else 0
