@@ -114,3 +114,60 @@ def test_a_workspace_tried_in_the_first_step_only():
     (spike,) = of_kind(record(code), "spike")
     assert "first" in " ".join(spike.evidence)
     assert spike.bytes == 400 * KiB
+
+
+def adam(**options):
+    net = nn.Linear(256, 256)
+    opt = torch.optim.AdamW(net.parameters(), **options)
+
+    def step():
+        net(torch.rand(4, 256)).pow(2).mean().backward()
+        opt.step()
+        opt.zero_grad()
+
+    step()  # its state is there
+    return record(step)
+
+
+def test_the_optimizers_own_temporaries_are_no_peak_to_split():
+    assert of_kind(adam(foreach=False), *UNUSUAL) == []
+    found = adam(foreach=True)
+    assert of_kind(found, *UNUSUAL) == []
+    (fact,) = [f for f in found if "optimizer's step takes" in f.title]
+    assert "foreach=False" in fact.advice
+
+
+def built_and_dropped():
+    net = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256))
+    with torch.no_grad():
+        return net(torch.rand(16, 256))
+
+
+def copied_and_dropped():
+    net = {"weight": torch.rand(256, 256), "bias": torch.rand(256)}
+
+    def code():
+        copy = {name: value.clone() for name, value in net.items()}
+        del copy
+
+    return code
+
+
+@pytest.mark.parametrize(
+    "code",
+    [lambda: torch.ones(2).sum().item(), built_and_dropped, copied_and_dropped()],
+    ids=["12 bytes", "a model of a function", "a copy"],
+)
+def test_what_no_chunk_would_lower_is_no_spike(code):
+    assert of_kind(record(code), "spike") == []
+
+
+def test_a_spikes_own_advice_ends_it():
+    rows = torch.rand(512, 1, 4)
+
+    def distances(parts):
+        for some in rows.chunk(parts):
+            (some - rows.transpose(0, 1)).pow(2).sum(-1).min().item()
+
+    assert len(of_kind(record(lambda: distances(1)), "spike")) == 1
+    assert of_kind(record(lambda: distances(4)), "spike") == []

@@ -6,7 +6,9 @@ the old goes right after (a model built again in its own cell).
 
 What is ordinary is neither, however large the batch: activations that wait for backward, and what layers hand to one
 another. Of those only what stands out counts: a loss over a whole vocabulary, and sizes of another order. What an
-operator takes for itself in backward, where no line of Python is at work, is told as a fact.
+operator takes for itself in backward, where no line of Python is at work, is told as a fact. So is what an optimizer's
+step takes for all parameters at once: no batch is in it that could be split. A model that goes with the function that
+built it, a copy that nothing is computed from, and what is done in parts already are no peaks to split either.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from memwidget.answer.finding import (
     source_sentence,
     sums_by_site,
 )
-from memwidget.answer.kept import in_stack, told
+from memwidget.answer.kept import in_stack, is_model, told
 from memwidget.answer.steps import inside_modules
 
 if TYPE_CHECKING:
@@ -43,6 +45,10 @@ if TYPE_CHECKING:
 _SHARE = 0.25
 #: By this share of the peak it must fall without them.
 _GAIN = 0.15
+#: Less than this is no peak that anybody would split.
+_LEAST = 64 << 10
+#: What a line makes so many times one after the other, in one step, is done in parts already: the advice is four.
+_PARTS = 4
 #: Brief: at most this share of a step (of the recording where there are no steps), or so few events.
 _BRIEF, _FEW = 0.15, 6
 #: Short-lived blocks of more pieces than this are activations in a small model, not one big thing.
@@ -104,7 +110,7 @@ class _Nature:
 
 def spikes(trace: Trace, steps: Steps) -> list[Finding]:
     """Tell the peak's short-lived part."""
-    if trace.n_events == 0 or trace.peak_allocated == 0:
+    if trace.n_events == 0 or trace.peak_allocated < _LEAST:
         return []
     return _handover(trace) or _burst(trace, steps)
 
@@ -115,7 +121,7 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
     few = trace.n_events <= _SHORT
     if steps.n >= 2 and length < 2 * _FEW:
         # A loop around an operation or two: what it takes, it takes at every turn. Unless one turn stands out.
-        if not few or _recurs(trace, steps):
+        if not few or _recurs(trace, steps, 0.9 if steps.how == "repetition" else 0.5):
             return []
     else:
         few &= steps.n < 2
@@ -125,11 +131,12 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
         short &= asked <= steps.bounds[1]  # what is done once, before the first step or in it
     elif not few:  # in a few operations: whatever the code gave back again
         short &= asked - born <= max(_BRIEF * length, _FEW)
-    nature = _Nature.of(trace)
     live = trace.live_at(m)
     live = live[short[live]]
+    live = live[~is_model(trace, live)]
+    nature = _Nature.of(trace)
     found: list[Finding] = []
-    least = _SHARE * trace.peak_allocated
+    least = max(_SHARE * trace.peak_allocated, _LEAST)
     for row, size, count in sums_by_site(trace, live, nature.sites):
         if size < least:
             break
@@ -148,7 +155,13 @@ def _burst(trace: Trace, steps: Steps) -> list[Finding]:
             least = min(least, size / 3)  # a loss's own table, beside two or three of its gradients
             activation = blocks["size"][nature.waits].max(initial=0)
             found += _workspace(trace, mine, below) if blocks["size"][largest[0]] > 2 * activation else []
-        elif _stands_out(trace, nature, int(largest[0]), few=few) or _first_only(trace, steps, row, mine):
+        elif in_stack(trace, largest, file="/torch/optim/").any():
+            found += _optimizer(trace, mine, below)
+        elif _first_only(trace, steps, row, mine) or (
+            _stands_out(trace, nature, int(largest[0]), few=few)
+            and _used(trace, mine)
+            and not _in_parts(trace, steps, nature, row, mine)
+        ):
             return [_told(trace, steps, nature, row, size, count, mine, below)]
     return found[:1]
 
@@ -250,6 +263,51 @@ def _workspace(trace: Trace, mine: I64, below: int) -> list[Finding]:
             row=-1,
         )
     ]
+
+
+def _optimizer(trace: Trace, mine: I64, below: int) -> list[Finding]:
+    """A fact: the optimizer's step makes the peak, by working on all parameters at once."""
+    if not in_stack(trace, mine, name="_multi_tensor").any():
+        return []  # one parameter after the other: nothing to save
+    size, largest = int(trace.blocks["size"][mine].sum()), int(trace.blocks["size"][mine].max())
+    return [
+        told(
+            trace,
+            "step",
+            f"The optimizer's step takes {amount(size)} for a moment, and makes the peak",
+            mine,
+            [
+                (
+                    f"It works on all parameters at once: {many(len(mine), 'block')}, the largest of "
+                    f"{amount(largest)}. Without them the peak would be {amount(below)}."
+                )
+            ],
+            "Expected. With foreach=False, or fused=True, the optimizer takes one parameter after the other.",
+            certain=True,
+            moment=trace.peak_event,
+        )
+    ]
+
+
+def _used(trace: Trace, mine: I64) -> bool:
+    """Whether anything was made while these blocks stood: else they are a result or a copy that was dropped."""
+    born, asked = trace.blocks["alloc_event"], trace.blocks["free_requested_event"]
+    return bool(((born > born[mine].max()) & (born < asked[mine].max())).any())
+
+
+def _in_parts(trace: Trace, steps: Steps, nature: _Nature, row: int, mine: I64) -> bool:
+    """Whether the line makes as large blocks several times in a step, each after the one before has gone."""
+    born, asked, sizes = (trace.blocks[c] for c in ("alloc_event", "free_requested_event", "size"))
+    line = np.flatnonzero((nature.sites == row) & (born >= 0) & (sizes >= 0.9 * sizes[mine].max()))
+    if steps.n >= 2 and steps.how != "repetition":  # turns that repeat may be the parts
+        turn = np.searchsorted(steps.bounds, born[line], side="right")
+        line = line[turn == np.searchsorted(steps.bounds, trace.peak_event, side="left")]
+    times, until = 0, -1
+    for block in line[np.argsort(born[line])].tolist():
+        if born[block] > until:
+            times += 1
+            until = asked[block] if asked[block] >= 0 else trace.n_events
+    return times >= _PARTS
 
 
 def _recurs(trace: Trace, steps: Steps, share: float = 0.9) -> bool:
