@@ -327,13 +327,17 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
             )
         return self._traces
 
-    def kept(self) -> dict[int, int]:
-        """What the recording made and left, at most the 2,000 largest blocks: address -> bytes."""
+    def kept(self) -> dict[int, Kept]:
+        """What the recording made and left, by address: at most the 2,000 largest blocks."""
         trace = self.trace
-        blocks = trace.blocks[trace.live_at("end")]
-        blocks = blocks[blocks["alloc_event"] >= 0]
-        blocks = blocks[blocks["size"].argsort()[::-1][:2_000]]
-        return dict(zip(blocks["address"].tolist(), blocks["requested"].tolist(), strict=True))
+        blocks = trace.live_at("end")
+        blocks = blocks[trace.blocks["alloc_event"][blocks] >= 0]
+        blocks = blocks[trace.blocks["size"][blocks].argsort()[::-1][:2_000]]
+        rows = trace.blocks[blocks]
+        lines = [trace.run_line(site) for site in trace.block_site[blocks].tolist()]
+        state = [CATEGORIES[c] in {"parameter", "gradient", "optimizer_state"} for c in rows["category"].tolist()]
+        sizes = rows["requested"].tolist()
+        return dict(zip(rows["address"].tolist(), map(Kept, sizes, lines, state), strict=True))
 
     def view(self) -> Any:
         """The trace as a widget, or as a page in a frame with ``static=True``; after an OOM it opens at that moment."""

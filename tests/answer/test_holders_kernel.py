@@ -46,7 +46,7 @@ def findings(kernel):
 def follow(kernel, advice):
     """Run what stands behind "Run:" as the reader would."""
     assert advice.startswith("Run: ")
-    code = advice.removeprefix("Run: ").split(": that frees")[0].split("  That")[0]
+    code = advice.removeprefix("Run: ").split(": that frees")[0].split(". That")[0]
     out = kernel.run(code)
     assert out["status"] == "ok", out["error"]
 
@@ -187,6 +187,33 @@ def test_a_graph_is_held_through_its_end(kernel):
     assert alive(kernel) == before
 
 
+def test_an_underscore_of_the_users_is_a_name(kernel):
+    kernel.run("%%memtrace t --quiet\nvalues, _ = torch.arange(32768).sort()")
+    (found,) = [f for f in findings(kernel) if f[0] == "held"]
+    assert found[1] == 2 * 256 * KIB
+    assert "_ holds 256 KiB" in found[4]
+    assert "that frees 512 KiB" in found[3]
+    follow(kernel, found[3])
+    assert alive(kernel) == 0
+
+
+def test_no_more_is_promised_than_the_names_that_were_found_hold(kernel):
+    kernel.run("import sys")
+    kernel.run("%%memtrace t --quiet\nmine, sys.other = buf(100), buf(200)")
+    ((_, size, _, advice, _),) = findings(kernel)
+    kernel.run("del sys.other")
+    assert size == 300 * KIB
+    assert advice == "Run: del mine: that frees up to 100 KiB."
+
+
+def test_a_graph_from_before_holds_nothing_that_came_later(kernel):
+    kernel.run("import sys\nloss = torch.ones(4, requires_grad=True).sin().sum()")
+    kernel.run("%%memtrace t --quiet\nsys.other = buf(100)")
+    ((_, _, _, advice, evidence),) = findings(kernel)
+    kernel.run("del sys.other")
+    assert "loss" not in advice + evidence
+
+
 def test_an_error_raised_from_another_holds_the_frames_of_both(kernel):
     kernel.run(
         "%%memtrace t --quiet\ndef inner():\n    a = buf(256)\n    raise KeyError('x')\n"
@@ -246,3 +273,36 @@ def test_a_cell_that_leaves_nothing_has_nothing_unusual(kernel):
     for _ in range(2):
         kernel.run("%%memtrace t --quiet\nsum(buf(8).numel() for _ in range(20))")
     assert findings(kernel) == []
+
+
+TRAIN = """%%memtrace t --backend cpu --quiet
+for i in range(4):
+    x = torch.randn(16, 512)
+    loss = net(x).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()"""
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        TRAIN,
+        TRAIN.replace("for i", "if 'md' not in globals(): md = torch.nn.Linear(512, 512)\nfor i", 1),
+        "%%memtrace t --quiet\nif 'once' not in globals(): once = buf(256)\nsum(buf(8).numel() for _ in range(5))",
+    ],
+    ids=["train", "model", "cache"],
+)
+def test_what_the_first_run_alone_made_does_not_grow(kernel, cell):
+    kernel.run("net = torch.nn.Linear(512, 512); opt = torch.optim.AdamW(net.parameters())")
+    for _ in range(3):
+        kernel.run(cell)
+        assert [f[:2] for f in findings(kernel) if f[0] == "growth"] == []
+
+
+def test_two_at_a_time_do_not_grow(kernel):
+    for run in range(4):
+        kernel.run("%%memtrace t --quiet\nprev = globals().get('cur')\ncur = buf(128)")
+        if run > 1:
+            assert [f[0] for f in findings(kernel)] == ["held"]
+    assert alive(kernel) == 2 * 128

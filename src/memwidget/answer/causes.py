@@ -258,6 +258,15 @@ def holders(trace: Trace, blocks: I64) -> list[tuple[dict[str, Any], int]]:
     return sorted(found.values(), key=lambda pair: -pair[1])
 
 
+def let_go(trace: Trace, blocks: I64, known: list[dict[str, Any]]) -> int:
+    """Bytes of these blocks that go when these holders let go: those whose every holder is one of them."""
+    names = {row["holder"] for row in known if row.get("fix")}
+    of_block: dict[int, bool] = {}
+    for row, block in _matches(trace, blocks):
+        of_block[block] = of_block.get(block, True) and row["holder"] in names
+    return int(trace.blocks["size"][[block for block, goes in of_block.items() if goes]].sum()) if of_block else 0
+
+
 def held_bytes(trace: Trace, blocks: I64) -> int:
     """Bytes of these blocks that any holder refers to."""
     found = {block for _, block in _matches(trace, blocks)}
@@ -285,10 +294,15 @@ def _matches(trace: Trace, blocks: I64) -> Iterator[tuple[dict[str, Any], int]]:
             yield row, block
 
 
-def graphs(trace: Trace) -> list[dict[str, Any]]:
-    """Holders of a tensor that an autograd graph hangs on, each once: through it they hold what it was made from."""
-    rows = [row for row in fact_rows(trace, "holders") if row.get("graph") is True]
-    return list({row["holder"]: row for row in rows if isinstance(row.get("holder"), str)}.values())
+def graphs(trace: Trace, blocks: I64) -> list[dict[str, Any]]:
+    """Holders of a tensor that an autograd graph hangs on, each once: through it they hold what it was made from.
+
+    Only tensors of this recording, made after some of these blocks: a graph keeps nothing that came later.
+    """
+    born, asked = trace.blocks["alloc_event"], trace.blocks["free_requested_event"]
+    younger = np.flatnonzero((born > born[blocks].min(initial=trace.n_events)) & (asked == -1))
+    rows = [row for row, _ in _matches(trace, younger) if row.get("graph") is True]
+    return list({row["holder"]: row for row in rows}.values())
 
 
 def passing(trace: Trace, blocks: I64) -> NDArray[np.bool_]:

@@ -73,12 +73,13 @@ def _held_line(trace: Trace, mine: I64, row: int, size: int, count: int) -> Find
     # A holder of gradients is the model itself: nobody is told to delete that.
     gradient = trace.blocks["category"][mine] == CATEGORY_CODE["gradient"]
     mostly = int(trace.blocks["size"][mine][gradient].sum()) * 2 > size
-    for holder, holder_size in [] if mostly else causes.holders(trace, mine)[:4]:
+    holders = [] if mostly else causes.holders(trace, mine)[:4]
+    for holder, holder_size in holders:
         sentence, fix = causes.holder_words(holder, holder_size)
         said.append(sentence)
         fixes += [fix] if fix and fix not in fixes else []
     # What nobody refers to hangs on the graph of something that is referred to.
-    through = [] if mostly or 2 * causes.held_bytes(trace, mine) >= size else causes.graphs(trace)[:3]
+    through = [] if mostly or 2 * causes.held_bytes(trace, mine) >= size else causes.graphs(trace, mine)[:3]
     for holder in through:
         said.append(f"{plain(holder['holder'], 80)} has a grad_fn: its graph keeps what it was computed from.")
         fix = causes.holder_words(holder, 0)[1]
@@ -93,6 +94,8 @@ def _held_line(trace: Trace, mine: I64, row: int, size: int, count: int) -> Find
     in_backward = row < 0 and bool(
         (trace.no_stack[mine] == _BACKWARD).all() or in_stack(trace, mine, name="autograd").all()
     )
+    # Each line that lets go is promised what it is known to free, not what has holders that nobody found.
+    freed = causes.let_go(trace, mine, holders) if fixes and not through else size
     gradients = bool(gradient.all())
     where = "in backward" if in_backward else f"at {name_of(trace, row)}"
     if fixes:
@@ -100,19 +103,21 @@ def _held_line(trace: Trace, mine: I64, row: int, size: int, count: int) -> Find
     elif mostly or in_backward:
         said += [] if gradients else ["What backward makes and leaves are gradients, as a rule."]
         advice = "Call zero_grad(set_to_none=True) right after step()"
+    elif holders:  # found, and no line lets go
+        advice = f"It goes when {plain(holders[0][0]['holder'], 80)} ends"
     else:
         advice = "If nobody needs it any more, del the name, list or attribute that keeps it"
     # Where a cell ends, what it left is left; a file or a block of code may end in the middle of things.
-    ended = (bool(fixes) or "cells" in trace.recording.facts) and not through
+    ended = (bool(fixes) or "cells" in trace.recording.facts) and not through and freed == size
     return told(
         trace,
         "held",
         f"{amount(size)} made {where} are still live at the end",
         mine,
         said,
-        f"{advice}: that frees {'up to ' if through else ''}{amount(size)}.",
+        f"{advice}: that frees {'up to ' if through or freed < size else ''}{amount(freed or size)}.",
         certain=gradients or (ended and not in_backward),
-        saves=size,
+        saves=freed or size,
         moment=trace.n_events,
         row=row,
     )
@@ -227,6 +232,7 @@ def runs(trace: Trace) -> list[Finding]:
     earlier = [plain(name, 80) for row_ in left for name in _texts(row_.get("holders"))]
     old_fixes = [plain(fix, 200) for row_ in left for fix in _texts(row_.get("fixes"))]
     fixes = list(dict.fromkeys([*(fix for _, fix in words if fix), *old_fixes]))
+    known = causes.let_go(trace, lives, [holder for holder, _ in holders[:4]]) >= 0.99 * now
     said = [
         f"This cell ran {len(still) + 1} times; of the earlier runs {', '.join(map(amount, still))} are still live.",
         *(sentence for sentence, _ in words),
@@ -240,7 +246,7 @@ def runs(trace: Trace) -> list[Finding]:
             f"Each run of this cell leaves {amount(now)} at {name_of(trace, row)}",
             lives,
             said,
-            f"Run: {'; '.join(fixes[:6])}  That frees {amount(total)}."
+            f"Run: {'; '.join(fixes[:6])}  That frees {'' if known else 'up to '}{amount(total)}."
             if fixes
             else f"Clear what keeps the earlier results before the cell runs again: that frees {amount(sum(still))}.",
             certain=True,

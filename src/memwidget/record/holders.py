@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from threading import Thread
 from types import CodeType, FrameType, ModuleType, TracebackType
 from typing import Any
 
@@ -46,6 +47,7 @@ _SHELL = re.compile(r"/(IPython|ipykernel|memwidget)/")
 #: Objects of these lead to all that the shell knows.
 _SHELL_PACKAGES = {"IPython", "ipykernel", "memwidget", "traitlets"}
 #: Names that IPython itself puts into a namespace.
+_LAST = {"_", "__", "___"}
 _PLUMBING = {"In", "Out", "exit", "quit", "get_ipython", "open", "_oh", "_ih", "_dh", "_i", "_ii", "_iii"}
 
 
@@ -61,6 +63,8 @@ class Notebook:
         ``Out``: cell number -> displayed value.
     number : int
         Of the cell that ends.
+    last : list
+        What the shell itself calls ``_``, ``__`` and ``___``; under these names the user may keep something else.
     value : list
         The cell's last value, if it has one; else empty.
     shown : bool
@@ -72,6 +76,7 @@ class Notebook:
     names: Mapping[str, Any]
     out: Mapping[Any, Any] = field(default_factory=dict)
     number: int = 0
+    last: list[Any] = field(default_factory=list)
     value: list[Any] = field(default_factory=list)
     shown: bool = True
     tracebacks: list[tuple[str, TracebackType | None]] = field(default_factory=list)
@@ -89,8 +94,8 @@ def find_holders(notebook: Notebook, kind: str, cycles_of: Container[int] | None
     -------
     list of dict
         ``address``, ``bytes``, ``holder`` ("Out[3]", "name", "the last error's traceback"), ``kind`` ("out", "name",
-        "error", "cycle"; "passing": it goes as the cell ends), ``fix`` (the line that lets go); ``graph`` is there, and
-        true, where an autograd graph hangs on it.
+        "error", "cycle"; "passing": it goes as the cell ends), ``fix`` (the line that lets go; "" where none does);
+        ``graph`` is there, and true, where an autograd graph hangs on it.
     """
     if "torch" not in sys.modules:
         return []
@@ -137,7 +142,13 @@ def _places(notebook: Notebook) -> Iterator[tuple[str, str, str, Iterable[Any]]]
     for holder, traceback in notebook.tracebacks:
         yield holder, "error", CLEAR_ERROR, list(_locals(traceback, notebook.names))
     for name, value in list(notebook.names.items()):
-        if name in _PLUMBING or (name.startswith("_") and (id(value) in shown or name.strip("_0123456789i") == "")):
+        if name in _PLUMBING or (name.startswith("_") and id(value) in shown):
+            continue
+        if name in _LAST:
+            if any(value is own for own in notebook.last):
+                yield name, "out", CLEAR_OUT, [value]  # Out was cleared, and this was not
+                continue
+        elif name.strip("_0123456789i") == "":
             continue
         yield from _named(name, value)
 
@@ -154,6 +165,8 @@ def _named(name: str, value: Any) -> Iterator[tuple[str, str, str, Iterable[Any]
             for part, inner in list(vars(value).items()):
                 if not part.startswith("__"):
                     yield f"{name}.{part}", "name", f"del {name}.{part}", [inner]
+    elif isinstance(value, Thread) and value.is_alive():
+        yield f"the running thread {name}", "name", "", [value]  # its own frames hold what it was given
     elif _is_cache(value):
         yield f"the cache of {name}", "name", f"{name}.cache_clear()", gc.get_referents(value)
     elif _is_module(value):
@@ -350,25 +363,45 @@ def _closed(start: Any, caller: int) -> str:
 # -- runs of one cell -------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A block that a run of a cell made and left: bytes, the line that made it, whether it is a model's state."""
+
+    size: int
+    line: str
+    state: bool
+
+
 class CellRuns:
     """What earlier runs of each cell left behind, by the cell's text: its file is another one at every run."""
 
     def __init__(self) -> None:
-        self._left: dict[str, list[dict[int, int]]] = {}
+        self._left: dict[str, list[dict[int, Kept]]] = {}
 
     def addresses(self, text: str) -> set[int]:
         """Where earlier runs of a cell left something."""
         return {address for left in self._left.get(text, ()) for address in left}
 
-    def look(self, text: str, kept: dict[int, int], holders: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-        """Note what this run leaves (address -> bytes); returns what earlier runs left that still lives."""
+    def look(self, text: str, kept: dict[int, Kept], holders: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+        """Note what this run leaves; returns, one row an earlier run, what of it still lives and this run left again.
+
+        Again means: at a line at which this run left about as many bytes, and so did the two runs before it, whose
+        blocks all live (what is replaced at the next run, or the one after, does not pile up). After two runs a model's
+        state does not count: the first run makes it, once.
+        """
         before = self._left.setdefault(text, [])
         found = []
         if before:
             alive = live_storages(kind)
             for run, left in enumerate(before):
-                still = {a: size for a, size in left.items() if a in alive and a not in kept}
-                before[run] = still
+                before[run] = {a: k for a, k in left.items() if 0 < alive.get(a, 0) <= k.size and a not in kept}
+            few = len(before) < 2
+            now = _by_line(kept, few)
+            for left in before[-2:]:
+                then = _by_line(left, few)
+                now = {x: n for x, n in now.items() if 2 * min(n, then.get(x, 0)) >= max(n, then.get(x, 0))}
+            for left in before:
+                still = {a: k.size for a, k in left.items() if k.line in now and not (few and k.state)}
                 mine = [row for row in holders if row["address"] in still]
                 found.append(
                     {
@@ -377,6 +410,16 @@ class CellRuns:
                         "fixes": list(dict.fromkeys(row["fix"] for row in mine))[:5],
                     }
                 )
+            found[-1]["again"] = [a for a, k in kept.items() if k.line in now and not (few and k.state)]
         before.append(kept)
         del before[:-20]
         return found
+
+
+def _by_line(kept: dict[int, Kept], few: bool) -> dict[str, int]:
+    """Bytes by line, without a model's state where there are few runs."""
+    sums: dict[str, int] = {}
+    for block in kept.values():
+        if not (few and block.state):
+            sums[block.line] = sums.get(block.line, 0) + block.size
+    return sums
