@@ -379,6 +379,7 @@ class Magics:
             names=shell.user_ns,
             out=shell.user_ns.get("Out", {}),
             number=_cell_number(shell),
+            last=[getattr(getattr(shell, "displayhook", None), name, None) for name in ("_", "__", "___")],
             value=value,
             shown=not (hasattr(shell, "displayhook") and shell.displayhook.quiet()),
             tracebacks=tracebacks,

@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from memwidget.record import FORKED, Options, Recorder, RecorderError, choose
 from memwidget.record.garbage import GarbageWatch
+from memwidget.record.holders import Kept
 from memwidget.record.sources import cell_names
 from memwidget.record.tracebacks import without_recorder
+from memwidget.recording import CATEGORIES
+from memwidget.trace.sites import is_cell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -334,7 +337,7 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
         blocks = blocks[trace.blocks["alloc_event"][blocks] >= 0]
         blocks = blocks[trace.blocks["size"][blocks].argsort()[::-1][:2_000]]
         rows = trace.blocks[blocks]
-        lines = [trace.run_line(site) for site in trace.block_site[blocks].tolist()]
+        lines = [_line(trace, site) for site in trace.block_site[blocks].tolist()]
         state = [CATEGORIES[c] in {"parameter", "gradient", "optimizer_state"} for c in rows["category"].tolist()]
         sizes = rows["requested"].tolist()
         return dict(zip(rows["address"].tolist(), map(Kept, sizes, lines, state), strict=True))
@@ -362,6 +365,14 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
             return f"<{label}: {'nothing recorded yet' if self._enabled else 'off (enabled=False)'}>"
         events = sum(map(len, self.recording.events.values()))
         return f"<{label}: {events:,} events on {self.recording.device_type}>"
+
+
+def _line(trace: Trace, site: int) -> str:
+    """A call site as it is named in every run of a cell, whose file is another one each time."""
+    if site < 0:
+        return ""
+    frame = trace.frame(site)
+    return f"{'' if is_cell(frame.filename) else frame.filename}:{frame.line} {frame.name}"
 
 
 _started: memtrace | None = None

@@ -346,5 +346,5 @@ def _held_by(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int)
     if kinds != {"cycle"} and 2 * sum(size for _, size in rows) < int(trace.blocks["size"][blocks].sum()):
         # It holds the ends of graphs, and through them the rest.
         again = f"Keep .item() or .detach() in {plain(rows[0][0]['holder'], 80)}."
-    now = f"Run: {'; '.join(fixes)}  That frees what is there now. " if fixes else ""
+    now = f"Run: {'; '.join(fixes)}. That frees what is there now. " if fixes else ""
     return Cause(tuple(said for said, _ in words), f"{now}{again}", known=True)

@@ -95,7 +95,7 @@ def _held_line(trace: Trace, mine: I64, row: int, size: int, count: int) -> Find
         (trace.no_stack[mine] == _BACKWARD).all() or in_stack(trace, mine, name="autograd").all()
     )
     # Each line that lets go is promised what it is known to free, not what has holders that nobody found.
-    freed = causes.let_go(trace, mine, holders) if fixes and not through else size
+    freed = causes.let_go(trace, mine, [holder for holder, _ in holders]) if fixes and not through else size
     gradients = bool(gradient.all())
     where = "in backward" if in_backward else f"at {name_of(trace, row)}"
     if fixes:
@@ -216,14 +216,21 @@ def gradients(trace: Trace, idle: list[tuple[int, I64, I64]]) -> list[Finding]:
 def runs(trace: Trace) -> list[Finding]:
     """Growth across the runs of one cell: what its earlier runs made is still there.
 
-    The recorder keeps, by the cell's text, what each run left, and looks after the next one whether it is still live.
+    The recorder keeps, by the cell's text, what each run left, and looks after the next one whether it is still live
+    and whether the next run left as much at the same lines ("again": where that lies).
     """
     left = [row for row in fact_rows(trace, "earlier_runs") if isinstance(row.get("bytes"), int)]
+    still = [int(row["bytes"]) for row in left if row["bytes"] > 0]
+    if not still:
+        return []
     blocks = trace.blocks
     lives = np.flatnonzero((blocks["alloc_event"] >= 0) & (blocks["free_requested_event"] == -1))
+    again = left[-1].get("again")
+    if isinstance(again, list):
+        where = np.array([a for a in again if isinstance(a, int) and 0 <= a < 1 << 64], np.uint64)
+        lives = lives[np.isin(blocks["address"][lives], where)]
     now = int(blocks["size"][lives].sum())
-    still = [int(row["bytes"]) for row in left if row["bytes"] > 0]
-    if not still or now <= 0 or min(*still, now) < 0.5 * max(*still, now):
+    if now <= 0 or min(*still, now) < 0.5 * max(*still, now):
         return []
     sums = sums_by_site(trace, lives)
     row = next((site for site, _, _ in sums if site >= 0), -1)
@@ -234,7 +241,7 @@ def runs(trace: Trace) -> list[Finding]:
     fixes = list(dict.fromkeys([*(fix for _, fix in words if fix), *old_fixes]))
     known = causes.let_go(trace, lives, [holder for holder, _ in holders[:4]]) >= 0.99 * now
     said = [
-        f"This cell ran {len(still) + 1} times; of the earlier runs {', '.join(map(amount, still))} are still live.",
+        f"This cell ran {len(left) + 1} times; of the earlier runs {', '.join(map(amount, still))} are still live.",
         *(sentence for sentence, _ in words),
         *([f"What the earlier runs left is held by {', '.join(dict.fromkeys(earlier))}."] if earlier else []),
     ]
@@ -246,10 +253,10 @@ def runs(trace: Trace) -> list[Finding]:
             f"Each run of this cell leaves {amount(now)} at {name_of(trace, row)}",
             lives,
             said,
-            f"Run: {'; '.join(fixes[:6])}  That frees {'' if known else 'up to '}{amount(total)}."
+            f"Run: {'; '.join(fixes[:6])}. That frees {'' if known else 'up to '}{amount(total)}."
             if fixes
             else f"Clear what keeps the earlier results before the cell runs again: that frees {amount(sum(still))}.",
-            certain=True,
+            certain=len(still) > 1,  # after two runs, the first may have made what stays once
             saves=total,
             moment=trace.n_events,
             row=row,

@@ -46,7 +46,7 @@ COLLECT = "import gc; gc.collect()"
 _SHELL = re.compile(r"/(IPython|ipykernel|memwidget)/")
 #: Objects of these lead to all that the shell knows.
 _SHELL_PACKAGES = {"IPython", "ipykernel", "memwidget", "traitlets"}
-#: Names that IPython itself puts into a namespace.
+#: Names of the last displayed values, and the others that IPython itself puts into a namespace.
 _LAST = {"_", "__", "___"}
 _PLUMBING = {"In", "Out", "exit", "quit", "get_ipython", "open", "_oh", "_ih", "_dh", "_i", "_ii", "_iii"}
 
@@ -165,7 +165,7 @@ def _named(name: str, value: Any) -> Iterator[tuple[str, str, str, Iterable[Any]
             for part, inner in list(vars(value).items()):
                 if not part.startswith("__"):
                     yield f"{name}.{part}", "name", f"del {name}.{part}", [inner]
-    elif isinstance(value, Thread) and value.is_alive():
+    elif issubclass(type(value), Thread) and value.is_alive():
         yield f"the running thread {name}", "name", "", [value]  # its own frames hold what it was given
     elif _is_cache(value):
         yield f"the cache of {name}", "name", f"{name}.cache_clear()", gc.get_referents(value)
@@ -395,6 +395,9 @@ class CellRuns:
             alive = live_storages(kind)
             for run, left in enumerate(before):
                 before[run] = {a: k for a, k in left.items() if 0 < alive.get(a, 0) <= k.size and a not in kept}
+            if not any(before):
+                before.clear()  # all was let go: it starts again
+        if before:
             few = len(before) < 2
             now = _by_line(kept, few)
             for left in before[-2:]:
