@@ -41,7 +41,7 @@ _MARK = "memwidget:"
 SKIP, STOP = -1, -2
 _PACKAGE = str(Path(__file__).absolute().parent.parent) + os.sep
 #: They stand between the user's backward() and the engine, and between autograd and a saved tensor.
-_BETWEEN = tuple(str(Path(__file__).absolute().parent / name) for name in ("watch.py", "deep.py", "tails.py"))
+_BETWEEN = tuple(str(Path(__file__).absolute().parent / name) for name in ("watch.py", "deep.py"))
 #: Below the cell's own frame there is only the machinery that ran it.
 _SHELL = os.path.join("IPython", "core", "interactiveshell.py")  # noqa: PTH118
 #: torch's own wrappers around a dispatch mode, in the versions that have them.
@@ -79,16 +79,17 @@ class Stacks:
 
     def _add(self, frame: FrameType) -> int:
         code = frame.f_code
-        file = code.co_filename
-        if file.endswith(_WRAPPERS) or file in _BETWEEN:
-            row = SKIP
-        elif (file.endswith(_SHELL) and code.co_name == "run_code") or file.startswith(_PACKAGE):
-            row = STOP
-        else:
-            row = self._frames.setdefault((file, frame.f_lineno or 0, code.co_name), len(self._frames))
+        row = self._rows[id(code), frame.f_lasti] = self.row(code.co_filename, frame.f_lineno or 0, code.co_name)
         self._codes.append(code)
-        self._rows[id(code), frame.f_lasti] = row
         return row
+
+    def row(self, file: str, line: int, name: str) -> int:
+        """The number of a frame; SKIP for one to leave out, STOP where what lies outside is none of the user's."""
+        if file.endswith(_WRAPPERS) or file in _BETWEEN:
+            return SKIP
+        if (file.endswith(_SHELL) and name == "run_code") or file.startswith(_PACKAGE):
+            return STOP
+        return self._frames.setdefault((file, line, name), len(self._frames))
 
     def store(self, recording: Recording) -> None:
         """Write frames and stacks into `recording`."""
@@ -99,13 +100,8 @@ class Stacks:
             frames.line[row] = line
             frames.name[row] = strings.setdefault(name, len(strings))
         recording.frames, recording.strings = frames, list(strings)
-        chains = self.chains()
-        recording.stacks = np.array([0, *accumulate(map(len, chains))], np.int32)
-        recording.stack_frames = np.array([row for stack in chains for row in stack], np.int32)
-
-    def chains(self) -> list[tuple[int, ...]]:
-        """The frames of each stack, by number."""
-        return list(self._numbers)
+        recording.stacks = np.array([0, *accumulate(map(len, self._numbers))], np.int32)
+        recording.stack_frames = np.array([row for stack in self._numbers for row in stack], np.int32)
 
 
 def _noting_mode(stacks: Stacks, keep_stacks: bool, limit: int, on_limit: Any, look: Any = None) -> Any:

@@ -45,8 +45,6 @@ class _Local(threading.local):
         #: Module calls under way: id, name, start in ns, flags (of the outermost; -1 inside).
         self.calls: list[tuple[int, int, int, int]] = []
         self.number = -1
-        #: Deep mode: what is known of the Python stack outside of each call (see tails.py).
-        self.tails: list[tuple[Any, int]] = []
 
 
 class Watch:
@@ -91,7 +89,7 @@ class Watch:
         if deep:
             from memwidget.record.deep import SavedTensors
 
-            self._deep = SavedTensors(kind, self._local)
+            self._deep = SavedTensors(kind)
 
     # -- on and off --------------------------------------------------------------------------------------------------
 
