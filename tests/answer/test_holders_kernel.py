@@ -239,6 +239,51 @@ def test_a_reference_cycle_is_found_without_collecting(kernel):
     assert alive(kernel) == 0
 
 
+def test_a_loop_of_cycles_at_top_level_is_told_by_those_that_were_looked_at(kernel):
+    kernel.run(
+        "%%memtrace t --quiet\nclass Node: pass\nfor _ in range(40):\n    node = Node()\n    node.data = buf(64)\n"
+        "    node.twice = node.data * 2\n    node.me = node\ndel node"
+    )
+    ((kind, _, per_step, advice, evidence),) = findings(kernel)
+    assert (kind, per_step) == ("growth", 128 * KIB)
+    assert "a reference cycle through Node" in evidence
+    assert "no_grad" not in advice
+    follow(kernel, advice)
+    assert alive(kernel) == 0
+
+
+def test_pairs_that_a_list_keeps_are_no_graph(kernel):
+    kernel.run(
+        "%%memtrace t --quiet\nkept = []\nfor _ in range(12):\n    a = buf(64)\n    b = a * 2\n    kept.append((a, b))"
+    )
+    ((kind, _, per_step, advice, evidence),) = findings(kernel)
+    assert (kind, per_step) == ("growth", 128 * KIB)
+    assert "kept holds" in evidence
+    assert "no_grad" not in advice
+    assert "clear or cap what keeps it" in advice
+
+
+TRAIN = (
+    "for _ in range(4):\n    loss = net(torch.rand(16, 256)).pow(2).mean()\n    opt.zero_grad()\n"
+    "    loss.backward()\n    opt.step()"
+)
+
+
+@pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])
+def test_an_ordinary_training_cell_is_nothing_unusual(kernel, optimizer):
+    kernel.run(f"net = torch.nn.Linear(256, 256); opt = torch.optim.{optimizer}(net.parameters(), lr=0.1)")
+    for _ in range(2):
+        kernel.run("%%memtrace t --quiet\n" + TRAIN)
+        assert {f[0] for f in findings(kernel)} <= {"step", "baseline"}
+
+
+def test_a_gradient_without_an_optimizer_is_told_without_a_step(kernel):
+    kernel.run("%%memtrace t --quiet\nleaf = torch.rand(256, 256, requires_grad=True)\n(leaf * 2).sum().backward()")
+    held = [f for f in findings(kernel) if f[0] == "held"]
+    assert any("Set .grad to None" in f[3] and "leaf" in f[4] for f in held)
+    assert not any("step()" in f[3] for f in held)
+
+
 def test_what_the_collector_frees_in_the_cell_was_in_cycles(kernel):
     kernel.run(
         "%%memtrace t --quiet\nclass Node: pass\nfor _ in range(10):\n"

@@ -16,7 +16,7 @@ import numpy as np
 
 from memwidget.answer.finding import amount, fact_rows, many, name_of
 from memwidget.answer.steps import LEAST
-from memwidget.recording import CATEGORIES
+from memwidget.recording import CATEGORIES, SPAN, TRAINS
 from memwidget.trace.sites import USER
 from memwidget.units import plain
 
@@ -33,6 +33,8 @@ _SCALAR = 512
 _STACKS = 20
 #: Events within which the old goes when its successor is made.
 _SOON = 8
+#: Turns in which a cycle must have been found for a loop that makes them.
+_TURNS = 3
 _BREAK = "Break the cycle (weakref, no self-reference in hooks and closures), or call gc.collect() now and then."
 _APPEND = re.compile(r"\.(append|add|extend|insert)\(|\]\s*=[^=]")
 #: Not the head of a loop whose body stands on the same line.
@@ -108,8 +110,12 @@ def _by_signs(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int
         )
     appended = _appended(trace, blocks)
     largest = int(np.median(np.sort(trace.blocks["size"][blocks])[-max(steps.n - 1, 1) :])) if len(blocks) else 0
-    # Labels know what is kept for backward; without it a line that appends has made all of it.
-    no_graph = appended and trace.has_labels and not made_of.get("activation")
+    # Labels know what is kept for backward; without it the lines themselves keep what they made.
+    no_graph = (
+        (trace.has_labels or "holders" in trace.recording.facts)
+        and not made_of.get("activation")
+        and ((appended and trace.has_labels) or not _differentiates(trace))
+    )
     if each == 1 or largest > 0.9 * per_step or no_graph:
         kept = "appends it to" if appended else "keeps it in"
         what = f"one block of {amount(largest)}" if each == 1 else many(each, "block")
@@ -142,6 +148,13 @@ def _made_of(trace: Trace, blocks: I64) -> dict[str, float]:
     total = max(int(trace.blocks["size"][blocks].sum()), 1)
     found = {CATEGORIES[code]: sums[code] / total for code in np.argsort(-sums).tolist() if sums[code] > 0.01 * total}
     return {name: share for name, share in found.items() if name not in {"unknown", "preexisting"}}
+
+
+def _differentiates(trace: Trace) -> bool:
+    """Whether anything shows that autograd noted what was computed: a module's call that trains, backward, a graph."""
+    spans = trace.recording.spans
+    trains = bool(((spans.flags & TRAINS) > 0).any() or (spans.kind == SPAN["backward"]).any())
+    return trains or any(row.get("graph") is True for row in fact_rows(trace, "holders"))
 
 
 def _goes_back(trace: Trace, steps: Steps) -> bool:
@@ -331,10 +344,13 @@ def _held_by(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int)
     of_holder: dict[str, list[int]] = {}
     for row, block in _matches(trace, blocks):
         of_holder.setdefault(row["holder"], []).append(block)
+    # Of cycles the recorder looks at as many as its time allows; those of a few turns speak for all.
+    cyclic = {row["holder"] for row, _ in _matches(trace, blocks) if row.get("kind") == "cycle"}
     lasting = {
         holder
         for holder, held in of_holder.items()
-        if 2 * len(np.unique(np.searchsorted(steps.bounds, born[held], side="right"))) >= turns
+        if len(np.unique(np.searchsorted(steps.bounds, born[held], side="right")))
+        >= (min(_TURNS, turns) if holder in cyclic else turns / 2)
     }
     if not lasting:
         return None

@@ -23,6 +23,7 @@ from memwidget.answer.finding import (
     worth,
 )
 from memwidget.answer.kept import CATEGORY_CODE, in_stack, is_model, told
+from memwidget.recording import SPAN
 from memwidget.units import plain
 
 if TYPE_CHECKING:
@@ -51,16 +52,44 @@ def held(trace: Trace, steps: Steps, taken: I64) -> list[Finding]:
     if steps.n and steps.how != "repetition" and "cells" not in trace.recording.facts:
         # What a script set up before its first step is its state.
         lives = lives[blocks["alloc_event"][lives] >= steps.bounds[1]]
+    reused = lives[(blocks["category"][lives] == CATEGORY_CODE["gradient"]) & _optimizes(trace)]
+    lives = np.setdiff1d(lives, reused)
+    found = _reused(trace, reused)
     size = int(blocks["size"][lives].sum())
     if not worth(trace, size) or size < LEAST:
-        return []
-    found = []
+        return found
     sums = sums_by_site(trace, lives)
     for row, site_size, count in sums[:3]:
         if not worth(trace, site_size) or site_size < LEAST:
             continue
         found.append(_held_line(trace, lives[trace.block_site[lives] == row], row, site_size, count))
     return found
+
+
+def _optimizes(trace: Trace) -> bool:
+    """Whether an optimizer stepped; by the marks themselves, as a step that allocates nothing has no events."""
+    r = trace.recording
+    marked = any(r.strings[name].startswith("Optimizer.step#") for name in np.unique(r.annotations.name).tolist())
+    return marked or bool((r.spans.kind == SPAN["optimizer"]).any())
+
+
+def _reused(trace: Trace, grads: I64) -> list[Finding]:
+    """A fact: gradients of the last step, which the next one zeroes or drops before it needs its own."""
+    size = int(trace.blocks["size"][grads].sum())
+    if not worth(trace, size) or size < LEAST:
+        return []
+    return [
+        told(
+            trace,
+            "step",
+            f"{amount(size)} of gradients stay until the next zero_grad()",
+            grads,
+            [f"{many(len(grads), 'gradient')} of the last step stood at the end."],
+            f"Expected. zero_grad(set_to_none=True) right after step() has {amount(size)} less between the steps.",
+            certain=True,
+            moment=trace.n_events,
+        )
+    ]
 
 
 def _held_line(trace: Trace, mine: I64, row: int, size: int, count: int) -> Finding:
@@ -102,7 +131,9 @@ def _held_line(trace: Trace, mine: I64, row: int, size: int, count: int) -> Find
         advice = f"Run: {'; '.join(fixes)}"
     elif mostly or in_backward:
         said += [] if gradients else ["What backward makes and leaves are gradients, as a rule."]
-        advice = "Call zero_grad(set_to_none=True) right after step()"
+        of = [plain(holder["holder"], 80) for holder, _ in causes.holders(trace, mine)[:4]]
+        said += [f"Whose they are: {', '.join(of)}."] if of else []
+        advice = "Set .grad to None, or call zero_grad(set_to_none=True), when they have been used"
     elif holders:  # found, and no line lets go
         advice = f"It goes when {plain(holders[0][0]['holder'], 80)} ends"
     else:

@@ -300,10 +300,14 @@ def _cycles(kind: str, held: set[int], among: Container[int] | None) -> list[tup
         if storage is None or storage[0] in held or (among is not None and storage[0] not in among):
             continue
         looked += 1
-        name = _closed(tensor, id(tensors))
-        if name:
-            held.add(storage[0])
-            found.append((*storage, name))
+        name, members = _closed(tensor, id(tensors))
+        if not name:
+            continue
+        for other in tensors:  # all that the cycle holds: each look is dear
+            storage = _storage(other, kind) if id(other) in members else None
+            if storage is not None and storage[0] not in held and (among is None or storage[0] in among):
+                held.add(storage[0])
+                found.append((*storage, name))
     return found
 
 
@@ -315,8 +319,10 @@ def _weight(tensor: Any) -> int:
         return 0
 
 
-def _closed(start: Any, caller: int) -> str:
+def _closed(start: Any, caller: int) -> tuple[str, set[int]]:
     """Name a class in the closed group of objects around `start` that only refer to each other; "" where it is open.
+
+    With it come the ids of all that they refer to.
 
     The group of everything that refers to it, directly or not, is closed if it holds no frame and no module and every
     reference that an object counts comes from inside the group. `caller` is the id of the caller's list of tensors.
@@ -334,12 +340,12 @@ def _closed(start: Any, caller: int) -> str:
             if isinstance(other, FrameType) and other.f_code.co_filename == __file__:
                 continue
             if isinstance(other, (FrameType, ModuleType, type)):
-                return ""
+                return "", set()
             group[id(other)] = other
             fresh.append(other)
         around = other = None  # type: ignore[assignment]
         if len(group) > MAX_AROUND:
-            return ""
+            return "", set()
     inside: dict[int, int] = dict.fromkeys(group, 0)
     for other in group.values():
         for target in gc.get_referents(other):
@@ -351,13 +357,14 @@ def _closed(start: Any, caller: int) -> str:
         # this function's argument and the caller's name and list.
         ours = 3 + (3 if other is start else 0)
         if sys.getrefcount(other) - ours > inside[id(other)]:
-            return ""
+            return "", set()
     # No comprehension in this function: one that names `start` would put it into a cell, which is one more reference.
     name = type(start).__name__
+    held = {id(target) for other in group.values() for target in gc.get_referents(other)}
     for other in group.values():
         if other is not start and not isinstance(other, (dict, list, tuple)):
-            return type(other).__name__
-    return name
+            return type(other).__name__, held
+    return name, held
 
 
 # -- runs of one cell -------------------------------------------------------------------------------------------------
