@@ -32,7 +32,8 @@ class limit:  # noqa: N801  (used like a function: `with mw.limit(peak="2 GiB"):
         Most that may be allocated at once: ``"2 GiB"`` or bytes.
     growth : str or int, optional
         Most that may stay behind at each step: ``"0 B/step"``. Steps are those marked with ``step()``, else the
-        optimizer's, else turns of a loop.
+        optimizer's, else turns of a loop. The first one is not counted; with fewer than two more a warning says that
+        there is no telling.
     held : str or int, optional
         Most that the block may leave allocated: ``0``.
     **options
@@ -47,6 +48,8 @@ class limit:  # noqa: N801  (used like a function: `with mw.limit(peak="2 GiB"):
     ------
     MemoryLimitExceeded
         At the end of the block; names the lines and their bytes.
+    RuntimeError
+        The recording stopped before the block's end (``max_entries``), so that nobody knows whether the limit held.
 
     Examples
     --------

@@ -292,6 +292,97 @@ def test_features_in_an_unbounded_cache_grow_and_in_a_bounded_one_do_not():
     assert of_kind(record(code(4)), "growth") == []
 
 
+@pytest.mark.parametrize("marks", [True, False])
+def test_batches_of_changing_length_hide_no_leak(marks):
+    emb, enc = nn.Embedding(500, 64), nn.Linear(64, 64)
+    opt = torch.optim.AdamW([*emb.parameters(), *enc.parameters()])
+
+    def code(rec):
+        kept = []
+        for i in range(40):
+            x = torch.randint(0, 500, (16, 5 + i * 37 % 113))
+            pooled = enc(emb(x)).mean(1)
+            loss = pooled.pow(2).mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            kept.append(pooled.detach())
+            if marks:
+                rec.step()
+        return kept
+
+    trace = traced(code)
+    (growth,) = of_kind(trace.findings(), "growth")
+    assert (growth.bytes_per_step, growth.certain) == (16 * 64 * 4, True)
+    assert the_line(growth) == "pooled = enc(emb(x)).mean(1)"
+    assert trace.blocks["size"][list(growth.blocks)].sum() == growth.bytes
+
+
+class Block(nn.Module):
+    """Made of parameters of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(64, 64) * 0.02)
+        self.b = nn.Parameter(torch.zeros(64))
+
+
+class Stack(nn.Module):
+    """Appends its blocks in a loop."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList()
+        for _ in range(10):
+            self.blocks.append(Block())
+
+
+def parameters():
+    made = []
+    for _ in range(8):
+        made.append(nn.Parameter(torch.randn(64, 64) * 0.02))
+        made.append(nn.Parameter(torch.zeros(64)))
+    return made
+
+
+def normalised():
+    made = []
+    for w in torch.randn(10, 64, 64):
+        u = w / w.norm()
+        made.append(u)
+    return made
+
+
+@pytest.mark.parametrize("make", [Stack, parameters, normalised])
+def test_a_loop_that_builds_something_once_does_not_grow(make):
+    def code():
+        return make()
+
+    assert of_kind(record(code), "growth") == []
+
+
+def test_a_dict_filled_in_a_plain_loop_is_at_most_likely_to_grow():
+    def code():
+        made = {}
+        for i in range(20):
+            made[i] = torch.randn(64, 64)
+        return made
+
+    assert not any(f.certain for f in of_kind(record(code), "growth"))
+
+
+def test_cat_on_one_line_grows_by_what_a_turn_adds():
+    def code():
+        keys = torch.zeros(0, 64)
+        for _ in range(30):
+            keys = torch.cat([keys, torch.randn(16, 64)])
+        return keys
+
+    (growth,) = of_kind(record(code), "growth")
+    assert growth.bytes_per_step == 4 * 16 * 64
+    assert growth.bytes <= 30 * 4 * 16 * 64
+
+
 def test_a_tensor_extended_by_cat_grows_and_may_be_meant_to():
     def code():
         w, keys = torch.rand(64, 64), torch.rand(1, 64)

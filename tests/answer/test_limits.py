@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 import weakref
+from collections import deque
 
 import pytest
 import torch
@@ -59,6 +60,52 @@ def test_growth_by_step():
     assert (exceeded.limit, exceeded.actual) == ("growth", 3 * KiB)
     code("3 KiB/step", keep=True)
     code(0, keep=False)
+
+
+@pytest.mark.parametrize(("steps", "since"), [(3, 0), (4, 0), (20, 12)])
+def test_growth_of_a_few_steps_or_the_last_ones(steps, since):
+    def code(kept):
+        with mw.limit(growth=0, backend="cpu") as guard:
+            for step in range(steps):
+                batch = buf(50 + step * 37 % 11)  # the last one is still there as the step ends
+                kept.append(buf(5) if step >= since else batch.numel())
+                guard.step()
+
+    with pytest.raises(mw.MemoryLimitExceeded) as caught:
+        code([])
+    assert caught.value.exceeded[0].actual == 5 * KiB
+
+
+def test_what_holds_the_last_few_does_not_grow():
+    last = deque(maxlen=5)
+    with mw.limit(growth=0, backend="cpu") as guard:
+        for _ in range(12):
+            last.append(buf(5))
+            guard.step()
+
+
+def test_too_few_steps_to_tell_are_said():
+    def code():
+        with mw.limit(growth=0, backend="cpu") as guard:
+            for _ in range(2):
+                buf(5)
+                guard.step()
+
+    with pytest.warns(UserWarning, match="2 steps are too few"):
+        code()
+
+
+def test_a_recording_that_stopped_early_proves_nothing():
+    def code(peak):
+        with mw.limit(peak=peak, backend="cpu", max_entries=10):
+            for _ in range(40):
+                buf(3)
+            return buf(2000)
+
+    with pytest.raises(RuntimeError, match="max_entries"):
+        code("1 MiB")
+    with pytest.raises(mw.MemoryLimitExceeded):
+        code("1 KiB")
 
 
 def test_several_at_once_and_the_trace_stays():

@@ -3,15 +3,20 @@
 Owns the slope by call site and the test for a staircase; why it grows is told in causes.py. Bytes are looked at where
 one step ends and the next begins: what a step takes and gives back does not show there, what it leaves behind does.
 
-A call site grows when, after the first steps (first optimizer state, caches, workspaces), its bytes
+A call site grows when, after the first steps (first optimizer state, caches, workspaces), blocks that it makes in
+nearly every step live on to the end, whatever else is live: batches of changing lengths, of which the last is always
+there still, would hide a slow leak in the total. Or, for one block that is made anew and larger, when its bytes
 
 - rise in at least three steps, in the later half of them too (a cache that has filled is no leak),
-- fall back by little of that (a list that is cleared now and then is bounded),
-- and the loop is what the recording ends with (what a loop left behind earlier is held, not growing).
+- fall back by little of that (a list that is cleared now and then is bounded).
+
+What older blocks give up meanwhile, step by step, is no growth (a buffer that moves on), and the loop is what the
+recording ends with (what a loop left behind earlier is held, not growing).
 
 Turns that are told by repeating lines alone prove less than marked steps: a comprehension that makes a model's state,
 or a list of samples, repeats one line as well. There the loop must do something else too: make what it gives back, or
-leave a sign that what it makes is not wanted (the collector frees it, it is in cycles, memory ran out).
+leave a sign that what it makes is not wanted (the collector frees it, it is in cycles, memory ran out). What a
+constructor makes is a model, and nothing is certain unless a model ran as well.
 """
 
 from __future__ import annotations
@@ -23,8 +28,8 @@ import numpy as np
 
 from memwidget.answer import causes
 from memwidget.answer.finding import Finding, amount, callers_sentence, frame_of, ids, many, name_of, source_sentence
-from memwidget.answer.kept import CONSTRUCTION, in_stack
-from memwidget.answer.steps import LEAST
+from memwidget.answer.kept import CATEGORY_CODE, CONSTRUCTION, in_stack, is_model
+from memwidget.answer.steps import LEAST, inside_modules
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,6 +42,10 @@ if TYPE_CHECKING:
 _MOST_BOUNDS = 64
 #: Of what was added in some steps, this share may go in others.
 _MAY_FALL = 0.34
+#: A line whose blocks of this share of the steps live to the end grows.
+_NEARLY_ALL = 0.8
+#: What older blocks gave up in the same steps makes growth of it only below this share.
+_MOVES_ON = 0.67
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,7 @@ class Staircase:
     bounds : moments looked at, after the warm-up
     blocks : ids that were added meanwhile and live at the last bound
     rises : number of the looked-at intervals in which the sum rose
+    at_work : whether more shows than lines that repeat: marks, an optimizer, a model that runs, a collector that frees
     """
 
     sites: I64
@@ -60,7 +70,7 @@ class Staircase:
     bounds: I64
     blocks: I64
     rises: int
-    per_step: I64
+    at_work: bool
 
 
 def grows(trace: Trace, steps: Steps) -> Staircase | None:
@@ -74,10 +84,23 @@ def grows(trace: Trace, steps: Steps) -> Staircase | None:
     if len(bounds) - warm < LEAST + (steps.how == "repetition") or _goes_on_otherwise(trace, steps):
         return None
     rows, levels = _levels(trace, bounds)
-    levels = levels[:, warm:]
-    growing = np.array([_is_staircase(level) for level in levels], bool)
+    levels, bounds = levels[:, warm:], bounds[warm:]
+    kept, given = survivors(trace, trace.block_site, rows, bounds)
+    steady = np.array([_is_steady(made) for made in kept], bool)
+    rising = np.array([_is_staircase(level) for level in levels], bool)
     # What one line gives up to another (a buffer that moves on) is no growth of the whole.
-    if not growing.any() or not _is_staircase(levels.sum(0), loose=True):
+    if not _is_staircase(levels.sum(0), loose=True):
+        rising[:] = False
+    made = kept[steady].sum(0)
+    if np.minimum(made, given.sum(0)).sum() >= _MOVES_ON * made.sum():
+        steady[:] = False
+    # Of what lives on only that counts: the rest comes and goes.
+    lasting = np.cumsum(np.concatenate([_before(trace, rows, bounds)[:, None], kept], 1), axis=1)
+    levels = np.where(steady[:, None], lasting, levels)
+    growing = steady | rising
+    if steps.how == "repetition":
+        growing &= ~_built(trace, rows, bounds)
+    if not growing.any():
         return None
     levels, rows = levels[growing], rows[growing]
     if steps.how == "repetition" and (rows < 0).all() and (trace.block_site >= 0).any():
@@ -85,20 +108,84 @@ def grows(trace: Trace, steps: Steps) -> Staircase | None:
     slopes = _slopes(levels) / stride
     order = np.argsort(-slopes, kind="stable")
     levels, rows, slopes = levels[order], rows[order], slopes[order]
-    first, last = int(bounds[warm]), int(bounds[-1])
-    blocks = trace.blocks
-    born, asked = blocks["alloc_event"], blocks["free_requested_event"]
-    added = np.flatnonzero((born >= first) & (born < last) & ((asked == -1) | (asked >= last)))
+    added = _added(trace, bounds)
     added = added[np.isin(trace.block_site[added], rows)]
     whole = levels.sum(0)
     if _let_go(trace, rows, added, bounds, int(whole[-1] - whole[0])):
         return None
-    if steps.how == "repetition" and not _is_loop(trace, bounds[warm:], added):
-        return None
-    per_step = np.diff(whole)
-    return Staircase(
-        rows, slopes, int(whole[0]), int(whole[-1]), bounds[warm:], added, int((per_step > 0).sum()), per_step
+    at_work = True
+    if steps.how == "repetition":
+        if not _is_loop(trace, bounds, added):
+            return None
+        at_work = _runs_a_model(trace, bounds) or bool(causes.freed_by_collector(trace, added) or trace.oom_moments)
+    rises = int((np.diff(whole) > 0).sum())
+    return Staircase(rows, slopes, int(whole[0]), int(whole[-1]), bounds, added, rises, at_work)
+
+
+def _added(trace: Trace, bounds: I64) -> I64:
+    """Blocks made between the first bound and the last that live at the last."""
+    born, asked = trace.blocks["alloc_event"], trace.blocks["free_requested_event"]
+    return np.flatnonzero((born >= bounds[0]) & (born < bounds[-1]) & ((asked == -1) | (asked >= bounds[-1])))
+
+
+def survivors(trace: Trace, sites: NDArray[Any], rows: I64, bounds: I64) -> tuple[I64, I64]:
+    """By site (sorted rows; a block's site or stack) and step: bytes made that live at the end, older bytes freed."""
+    sizes = trace.blocks["size"]
+    born, asked = trace.blocks["alloc_event"], trace.blocks["free_requested_event"]
+    gone = np.flatnonzero((born < bounds[0]) & (asked >= bounds[0]) & (asked < bounds[-1]))
+    found = []
+    for blocks, when in ((_added(trace, bounds), born), (gone, asked)):
+        sums = np.zeros((len(rows), len(bounds) - 1), np.int64)
+        at = np.searchsorted(rows, sites[blocks]), np.searchsorted(bounds, when[blocks], side="right") - 1
+        np.add.at(sums, at, sizes[blocks])
+        found.append(sums)
+    return found[0], found[1]
+
+
+def _before(trace: Trace, rows: I64, bounds: I64) -> I64:
+    """Bytes by call site that live at the first bound and still at the last."""
+    born, asked = trace.blocks["alloc_event"], trace.blocks["free_requested_event"]
+    there = np.flatnonzero((born < bounds[0]) & ((asked == -1) | (asked >= bounds[-1])))
+    sums = np.zeros(len(rows), np.int64)
+    np.add.at(sums, np.searchsorted(rows, trace.block_site[there]), trace.blocks["size"][there])
+    return sums
+
+
+def _is_steady(made: I64) -> bool:
+    """Whether nearly every step leaves something, the later ones too; what the last one leaves may be its own."""
+    some = made[:-1] > 0
+    return bool(
+        len(some) >= 3
+        and some.mean() >= _NEARLY_ALL
+        and some[3 * len(some) // 4 :].mean() >= 0.5
+        and made[len(made) // 2 :].sum() >= 0.2 * made.sum()
     )
+
+
+def _built(trace: Trace, rows: I64, bounds: I64) -> NDArray[np.bool_]:
+    """Call sites whose lasting blocks are a model's that is built: parameters, or what a constructor makes."""
+    added = _added(trace, bounds)
+    if causes.freed_by_collector(trace, added):
+        return np.zeros(len(rows), bool)
+    state = np.isin(trace.blocks["category"][added], [CATEGORY_CODE["parameter"], CATEGORY_CODE["buffer"]])
+    state |= is_model(trace, added)
+    sizes, sites = trace.blocks["size"][added], trace.block_site[added]
+    found = np.zeros(len(rows), bool)
+    for i, row in enumerate(rows.tolist()):
+        frame = trace.frame(row) if row >= 0 else None
+        mine = sites == row
+        constructor = frame is not None and (frame.name == "__init__" or "Parameter(" in (frame.source or ""))
+        found[i] = constructor or 2 * sizes[mine & state].sum() > sizes[mine].sum()
+    return found
+
+
+def _runs_a_model(trace: Trace, bounds: I64) -> bool:
+    """Whether in most turns something is made in a module's call, or by autograd."""
+    born, stacks = trace.blocks["alloc_event"], trace.blocks["stack"]
+    made = np.flatnonzero((born >= bounds[0]) & (born < bounds[-1]))
+    inside = np.append(inside_modules(trace), np.False_)[stacks[made]] | in_stack(trace, made, name="backward")
+    turns = np.unique(np.searchsorted(bounds, born[made[inside]], side="right"))
+    return bool(2 * len(turns) >= len(bounds) - 1)
 
 
 def _goes_on_otherwise(trace: Trace, steps: Steps) -> bool:
@@ -116,6 +203,12 @@ def _is_loop(trace: Trace, bounds: I64, added: I64) -> bool:
     given_back = np.flatnonzero((born >= bounds[0]) & (born < bounds[-1]) & (asked >= 0) & (asked < bounds[-1]))
     for name in CONSTRUCTION:  # what a weight's initialization takes belongs to the weight
         given_back = given_back[~in_stack(trace, given_back, name=name)]
+    sites = np.unique(trace.block_site[(born >= bounds[0]) & (born < bounds[-1])])
+    if len(sites) == 1 and not _runs_a_model(
+        trace, bounds
+    ):  # a list is made of things that are made and dropped within the line: only what a turn leaves
+        turn = np.searchsorted(bounds, [born[given_back], asked[given_back]], side="right")
+        given_back = given_back[turn[0] < turn[1]]
     if 2 * len(given_back) >= len(bounds) - 1:
         return True
     return bool(trace.oom_moments) or causes.unwanted(trace, added)
@@ -157,7 +250,7 @@ def _levels(trace: Trace, bounds: I64) -> tuple[I64, I64]:
 def _is_staircase(level: I64, *, loose: bool = False) -> bool:
     change = np.diff(level)
     rise, fall = int(change[change > 0].sum()), -int(change[change < 0].sum())
-    if rise <= 0 or fall > (0.67 if loose else _MAY_FALL) * rise:
+    if rise <= 0 or fall > (_MOVES_ON if loose else _MAY_FALL) * rise:
         return False
     if loose:
         return bool(level[-1] > level[0])
@@ -215,7 +308,7 @@ def growth(trace: Trace, steps: Steps, stairs: Staircase | None) -> list[Finding
             label=trace.site_label(row),
             evidence=tuple(evidence),
             advice=cause.advice if cause.bounded else f"{cause.advice} That saves {amount(total)} a step.",
-            certain=stairs.rises >= 0.6 * n and n >= 5 and len(named) > 0 and not cause.bounded,
+            certain=stairs.at_work and stairs.rises >= 0.6 * n and n >= 5 and len(named) > 0 and not cause.bounded,
             bytes_per_step=per_step,
             saves=0 if cause.bounded else stairs.end - stairs.start,
             moment=int(stairs.bounds[-1]),

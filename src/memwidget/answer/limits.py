@@ -6,22 +6,28 @@ Owns the words of a limit ("2 GiB", "0 B/step") and the judgement; recording aro
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from memwidget.answer.finding import lines_of, sums_by_site
-from memwidget.answer.growth import grows
+from memwidget.answer.growth import grows, survivors
 from memwidget.answer.steps import find_steps
 from memwidget.units import bytes_text, plain
 
 if TYPE_CHECKING:
+    from memwidget.answer.steps import Steps
     from memwidget.trace.trace import Trace
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])(i)?b?|b|bytes)?\s*(/\s*step)?\s*", re.IGNORECASE | re.ASCII)
 _POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _LINES = 5
+#: Fewest steps that can tell growth: the first one is not counted.
+_TELLING = 3
+#: How the notes begin that say that events are missing.
+_NOT_WHOLE = ("The recording stopped by itself", "The first ", "The history is full")
 
 
 class MemoryLimitExceeded(AssertionError):  # noqa: N818  (says what happened, as torch.OutOfMemoryError does)
@@ -36,6 +42,10 @@ class MemoryLimitExceeded(AssertionError):  # noqa: N818  (says what happened, a
     def __init__(self, exceeded: tuple[Exceeded, ...]) -> None:
         self.exceeded = exceeded
         super().__init__("\n".join(map(str, exceeded)))
+
+
+class LimitNotChecked(RuntimeError):  # noqa: N818  (says what happened)
+    """The recording is not whole, so that nobody knows whether a limit held."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +92,18 @@ class Limits:
         ------
         MemoryLimitExceeded
             Something is above its limit.
+        LimitNotChecked
+            Nothing is, as far as the recording goes; but it is not whole.
         """
         found = [*self._peak(trace), *self._growth(trace), *self._held(trace)]
         if found:
             raise MemoryLimitExceeded(tuple(found)) from None
+        missing = next((note for note in trace.notes if "max_entries" in note and note.startswith(_NOT_WHOLE)), None)
+        if missing is not None:
+            raise LimitNotChecked(
+                f"The limit could not be checked. {plain(missing, 200)} "
+                "Give limit() a larger max_entries, or less code."
+            )
 
     def _peak(self, trace: Trace) -> list[Exceeded]:
         if self.peak is None or trace.peak_allocated <= self.peak:
@@ -97,14 +115,19 @@ class Limits:
         if self.growth is None or not trace.n_events:
             return []
         steps = find_steps(trace)
-        stairs = grows(trace, steps)
-        if stairs is None:
+        if steps.n < _TELLING:
+            warnings.warn(
+                f"growth= could not be checked: {steps.n} steps are too few. The first one is not counted, and two "
+                "more are needed: mark them with step().",
+                stacklevel=4,
+            )
             return []
-        slope = round(float(stairs.slopes.sum()))
-        if slope <= self.growth:
-            return []
-        pairs = zip(stairs.sites.tolist(), stairs.slopes.tolist(), strict=True)
-        return [Exceeded("growth", self.growth, slope, tuple((trace.site_label(r), round(s)) for r, s in pairs))]
+        for lines in (_all_along(trace, steps), _late(trace, steps)):
+            total = round(sum(size for _, size in lines))
+            if total > self.growth:
+                told = tuple((trace.site_label(row), round(size)) for row, size in lines)
+                return [Exceeded("growth", self.growth, total, told)]
+        return []
 
     def _held(self, trace: Trace) -> list[Exceeded]:
         if self.held is None:
@@ -115,6 +138,33 @@ class Limits:
         if size <= self.held:
             return []
         return [Exceeded("held", self.held, size, lines_of(trace, sums_by_site(trace, live.astype(np.int64))))]
+
+
+def _all_along(trace: Trace, steps: Steps) -> list[tuple[int, float]]:
+    """What grows through the whole run: call sites and their bytes a step."""
+    stairs = grows(trace, steps)
+    return [] if stairs is None else list(zip(stairs.sites.tolist(), stairs.slopes.tolist(), strict=True))
+
+
+def _late(trace: Trace, steps: Steps) -> list[tuple[int, float]]:
+    """What most of the later half of the steps leave, the same way; nothing for turns that are merely guessed.
+
+    A limit of the user's is exact: a finding wants more steps, and the whole run.
+    """
+    if steps.how == "repetition":
+        return []
+    bounds = steps.bounds[1:]  # the first step is the warm-up
+    bounds = bounds[min((len(bounds) - 1) // 2, len(bounds) - _TELLING) :]
+    # By stack: a helper's line may make what is kept and what is not.
+    stacks, first = np.unique(trace.blocks["stack"], return_index=True)
+    kept, given = survivors(trace, trace.blocks["stack"], stacks.astype(np.int64), bounds)
+    net = kept - given
+    # What the last step leaves may be its own variables: the steps before it must leave something, too.
+    most = ((net > 0).mean(1) > 0.5) & ((net[:, :-1] > 0).mean(1) > 0.5)
+    grown: dict[int, float] = {}
+    for site, size in zip(trace.block_site[first[most]].tolist(), np.median(net[most], axis=1).tolist(), strict=True):
+        grown[site] = grown.get(site, 0) + size
+    return sorted(grown.items(), key=lambda pair: -pair[1])
 
 
 def _bytes(name: str, written: str | int | None, *, per_step: bool) -> int | None:

@@ -129,6 +129,11 @@ def _repetition(trace: Trace) -> Steps:
         if len(turns) < LEAST and outside.any():
             # Layers repeat as well: a turn begins with something that is made outside them.
             turns = _rarest(np.where(outside, stacks, -1))
+            if len(turns) >= LEAST and np.median(np.diff(turns)) == 1:
+                # One line that makes several things a turn: the rarest size of them begins one.
+                _, sized = np.unique(np.stack([stacks, blocks["requested"][made]]), axis=1, return_inverse=True)
+                rarer = _rarest(np.where(outside, sized.ravel(), -1))
+                turns = rarer if LEAST <= len(rarer) < len(turns) else turns
     if len(turns) < LEAST:
         return Steps(np.zeros(0, np.int64), "repetition")
     events = blocks["alloc_event"][made].astype(np.int64)
