@@ -40,7 +40,7 @@ from IPython.display import display
 
 from memwidget import session
 from memwidget.record import BACKENDS, CONTEXTS, STACKS, Options, RecorderError
-from memwidget.record.holders import CellRuns, Notebook, find_holders, tracebacks_of
+from memwidget.record.holders import CellRuns, look
 from memwidget.show.text import summary
 
 if TYPE_CHECKING:
@@ -367,36 +367,17 @@ class Magics:
         """Add to a recording who holds its memory now, and what earlier runs of the same cell left."""
         recording = recorder.recording
         assert recording is not None  # noqa: S101
-        shell = self.shell
-        error = sys.exc_info()
-        tracebacks = tracebacks_of("the error's traceback", error[1])
-        if error[2] is None:
-            tracebacks = [
-                *tracebacks_of("sys.last_value", getattr(sys, "last_value", None)),
-                ("IPython's last traceback", getattr(getattr(shell, "InteractiveTB", None), "tb", None)),
-            ]
-        notebook = Notebook(
-            names=shell.user_ns,
-            out=shell.user_ns.get("Out", {}),
-            number=_cell_number(shell),
-            last=[getattr(getattr(shell, "displayhook", None), name, None) for name in ("_", "__", "___")],
-            value=value,
-            shown=not (hasattr(shell, "displayhook") and shell.displayhook.quiet()),
-            tracebacks=tracebacks,
-        )
-        try:
-            if error[0] is not None:
-                recording.facts["error"] = error[0].__name__
-            kept = recorder.kept()
-            around = kept.keys() | self._runs.addresses(text)
-            rows = find_holders(notebook, recording.device_type, around)
-            recording.facts["holders"] = rows
-            if text.strip():
+
+        def around() -> set[int]:
+            return recorder.kept().keys() | self._runs.addresses(text)
+
+        rows = look(recording, self.shell, around, value, _cell_number(self.shell))
+        if text.strip() and rows is not None:
+            try:
+                kept = recorder.kept()
                 recording.facts["earlier_runs"] = self._runs.look(text, kept, rows, recording.device_type)
-        except Exception as failure:  # noqa: BLE001  (a look at the user's objects must not cost the trace)
-            recording.notes.append(f"Who holds the memory could not be found out: {type(failure).__name__}.")
-        finally:
-            del error, tracebacks, notebook
+            except Exception as failure:  # noqa: BLE001  (a look at the user's objects must not cost the trace)
+                recording.notes.append(f"Growth from run to run could not be followed: {type(failure).__name__}.")
 
     # -- afterwards --------------------------------------------------------------------------------------------------
 

@@ -236,8 +236,13 @@ class memtrace:  # noqa: N801  (used like a function: `with mw.memtrace() as rec
         self.recording = recording
         self._recordings.append(recording)
         self._traces = ()
+        shell = _shell()
         if self.on_end is not None:
             self.on_end(self)
+        elif shell is not None:
+            from memwidget.record.holders import look
+
+            look(recording, shell, self.kept)
         if self._save is not None:
             target = self._save
             if self._schedule is not None:
@@ -525,8 +530,12 @@ def _records(action: Any) -> bool:
     return getattr(action, "name", "") in ("RECORD", "RECORD_AND_SAVE")
 
 
+def _shell() -> Any:
+    """IPython's shell, where this runs in one."""
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython is not None else None
+
+
 def _notebook_variables() -> dict[str, Any] | None:
     """The user's variables, where this runs in IPython."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    return getattr(shell, "user_ns", None)
+    return getattr(_shell(), "user_ns", None)

@@ -284,6 +284,21 @@ def test_a_gradient_without_an_optimizer_is_told_without_a_step(kernel):
     assert not any("step()" in f[3] for f in held)
 
 
+@pytest.mark.parametrize("spread", [True, False], ids=["start and stop", "with"])
+def test_a_recording_without_a_magic_names_the_holder_too(kernel, spread):
+    if spread:
+        kernel.run("import memwidget as mw\nmw.start()")
+        kernel.run("mine = buf(100)")
+        kernel.run("t = mw.stop()")
+    else:
+        kernel.run("import memwidget as mw\nwith mw.memtrace() as rec:\n    mine = buf(100)\nt = rec.trace")
+    ((kind, size, _, advice, evidence),) = findings(kernel)
+    assert (kind, size) == ("held", 100 * KIB)
+    assert "mine holds 100 KiB" in evidence
+    follow(kernel, advice)
+    assert alive(kernel) == 0
+
+
 def test_what_the_collector_frees_in_the_cell_was_in_cycles(kernel):
     kernel.run(
         "%%memtrace t --quiet\nclass Node: pass\nfor _ in range(10):\n"

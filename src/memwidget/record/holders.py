@@ -17,13 +17,16 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Thread
 from types import CodeType, FrameType, ModuleType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memwidget.record.sources import user_file
+
+if TYPE_CHECKING:
+    from memwidget.recording import Recording
 
 #: Looking for cycles asks the collector for referrers, which walks every object of the process each time: 0.1 s a
 #: million objects. The largest tensors come first, and this is all the time it gets, seconds.
@@ -113,6 +116,59 @@ def find_holders(notebook: Notebook, kind: str, cycles_of: Container[int] | None
         if len(rows) < MAX_ROWS:
             holder = f"a reference cycle through {name}"
             rows.append({"address": address, "bytes": size, "holder": holder, "kind": "cycle", "fix": COLLECT})
+    return rows
+
+
+def look(
+    recording: Recording,
+    shell: Any,
+    around: Callable[[], Container[int]],
+    value: Iterable[Any] = (),
+    number: int = 0,
+) -> list[dict[str, Any]] | None:
+    """Add to a recording who holds its memory now, in a shell of IPython's.
+
+    Whatever goes wrong becomes a note: a look at the user's objects must not cost the trace.
+
+    Parameters
+    ----------
+    around : callable
+        Gives the addresses around which to look for cycles.
+    value, number
+        The cell's last value, in a list, and the cell's number, where they are known.
+
+    Returns
+    -------
+    list of dict or None
+        The rows of `find_holders`; None where they could not be had.
+    """
+    error = sys.exc_info()
+    tracebacks = tracebacks_of("the error's traceback", error[1])
+    if error[2] is None:
+        tracebacks = [
+            *tracebacks_of("sys.last_value", getattr(sys, "last_value", None)),
+            ("IPython's last traceback", getattr(getattr(shell, "InteractiveTB", None), "tb", None)),
+        ]
+    display = getattr(shell, "displayhook", None)
+    notebook = Notebook(
+        names=shell.user_ns,
+        out=shell.user_ns.get("Out", {}),
+        number=number,
+        last=[getattr(display, name, None) for name in ("_", "__", "___")],
+        value=list(value),
+        shown=display is None or not display.quiet(),
+        tracebacks=tracebacks,
+    )
+    rows = None
+    try:
+        if error[0] is not None:
+            recording.facts["error"] = error[0].__name__
+        rows = find_holders(notebook, recording.device_type, around())
+        recording.facts["holders"] = rows
+    except Exception as failure:  # noqa: BLE001
+        recording.notes.append(f"Who holds the memory could not be found out: {type(failure).__name__}.")
+    finally:
+        del error, tracebacks, notebook
     return rows
 
 
