@@ -48,6 +48,21 @@ def test_moved_lines_are_found_by_function_and_text():
     }
 
 
+def test_an_edited_line_is_one_row():
+    before = trace(BEFORE, [(10, "a = randn(1000)"), (11, "b = randn(2000)"), (12, "c = randn(3000)")])
+    swapped = """
+    alloc x 20MiB @ train.py:10 step
+    alloc y 10MiB @ train.py:11 step
+    alloc z 50MiB @ train.py:12 step
+    """
+    after = trace(swapped, [(10, "b = randn(2000)"), (11, "a = randn(1000)"), (12, "c = randn(5000)")])
+    assert rows(mw.compare(before, after).by_site) == {
+        ("train.py:11 in step (was train.py:10 in step)", 10, 10),
+        ("train.py:10 in step (was train.py:11 in step)", 20, 20),
+        ("train.py:12 in step", 30, 50),
+    }
+
+
 def test_without_text_a_function_of_as_many_lines_is_matched_in_order():
     found = mw.compare(trace(BEFORE), trace(AFTER)).by_site
     assert [(row.name[:11], row.change // MiB) for row in found[:2]] == [("train.py:15", 30), ("train.py:16", -25)]

@@ -1,8 +1,8 @@
 """Two recordings side by side: what takes more, what takes less, and where.
 
 Owns the matching of call sites between two versions of a program and the tables that follow from it. A line that moved
-is found again by its function and its text, where the text was recorded; else by its place among the lines of the same
-function that are found in one recording only.
+is found again by its function and its text, where the text was recorded, and one that was edited by a text that is
+nearly the same; without text by its place among the lines of the same function that are found in one recording only.
 
 ::
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
 
     from memwidget.recording import I64
     from memwidget.trace.trace import Trace
+
+
+#: Texts of lines that are alike by this share are one line, edited: another number or argument, not another call.
+_ALIKE = 0.8
+#: Lines of a function that are compared so, and characters of each.
+_MOST, _TEXT = 100, 200
 
 
 @dataclass(frozen=True)
@@ -224,7 +231,7 @@ def _site(trace: Trace, row: int) -> _Site:
 
 
 def _match(old: list[_Site], new: list[_Site]) -> list[tuple[_Site | None, _Site | None]]:
-    """Pairs of the same call site: the same line, else the same text, else the same place in the function."""
+    """Pairs of the same call site: the same line, else the same text, nearly the same, or the same place."""
     pairs: list[tuple[_Site | None, _Site | None]] = []
     left, right = list(old), list(new)
 
@@ -243,6 +250,10 @@ def _match(old: list[_Site], new: list[_Site]) -> list[tuple[_Site | None, _Site
     take(lambda s: (s.file, s.function, s.line, s.text))
     take(lambda s: (s.file, s.function, s.text) if s.text else None)
     take(lambda s: (s.function, s.text) if s.text else None)
+    for site, twin in _edited(left, right):
+        left.remove(site)
+        right.remove(twin)
+        pairs.append((site, twin))
     # Without text a line is known by its place among those that are left over; never against a text that differs.
     left.sort(key=lambda s: s.line)
     right.sort(key=lambda s: s.line)
@@ -251,6 +262,27 @@ def _match(old: list[_Site], new: list[_Site]) -> list[tuple[_Site | None, _Site
         lambda s: (s.file, s.function) if not s.text and counts[0].get(_where(s)) == counts[1].get(_where(s)) else None
     )
     return [*pairs, *((site, None) for site in left), *((None, site) for site in right)]
+
+
+def _edited(left: list[_Site], right: list[_Site]) -> list[tuple[_Site, _Site]]:
+    """Pairs of lines of the same function whose texts are nearly the same, the most alike first, each line once."""
+    by_place: dict[tuple[str, str], list[_Site]] = {}
+    for site in right:
+        if site.text:
+            by_place.setdefault(_where(site), []).append(site)
+    alike = []
+    for a in left:
+        near = by_place.get(_where(a), ()) if a.text else ()
+        for b in near if len(near) <= _MOST else ():
+            ratio = SequenceMatcher(None, a.text[:_TEXT], b.text[:_TEXT], autojunk=False).ratio()
+            if ratio >= _ALIKE:
+                alike.append((-ratio, abs(a.line - b.line), a.line, b.line, a, b))
+    alike.sort(key=lambda row: row[:4])
+    found: list[tuple[_Site, _Site]] = []
+    for *_, a, b in alike:
+        if all(a is not x and b is not y for x, y in found):
+            found.append((a, b))
+    return found
 
 
 def _where(site: _Site) -> tuple[str, str]:
