@@ -284,3 +284,19 @@ def test_what_dropout_and_a_norm_save_for_backward(function, kept):
     assert now["parameter"] == 4 * KiB
     assert now["input"] == 4 * NUMBERS
     assert of_kind(trace.findings(), "growth") == []
+
+
+def test_outputs_kept_by_a_line_that_also_makes_gradients_are_no_models():
+    net = nn.Linear(512, 512)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def code():
+        kept = []
+        for _ in range(12):  # all on one line: the last step's gradients are half of what stands there
+            y = net(torch.rand(16, 512)); opt.zero_grad(); y.sum().backward(); opt.step(); kept.append(y.detach())  # noqa: E702  # fmt: skip
+        return kept
+
+    (growth,) = of_kind(record(code), *UNUSUAL)
+    assert (growth.kind, growth.bytes_per_step) == ("growth", 16 * 512 * 4)
+    assert "made of models" not in " ".join(growth.evidence)
+    assert "clear or cap" in growth.advice

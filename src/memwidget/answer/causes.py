@@ -96,7 +96,7 @@ def _by_signs(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int
         )
     made_of = _made_of(trace, blocks)
     models = made_of.get("parameter", 0) + made_of.get("optimizer_state", 0) + made_of.get("gradient", 0)
-    if models > 0.5:
+    if models > 0.5 and _models_pile_up(trace, steps, blocks):
         parts = ", ".join(f"{100 * share:.0f} % {name.replace('_', ' ')}" for name, share in made_of.items())
         return Cause(
             (f"It is made of models and optimizers ({parts}): earlier ones are kept.",),
@@ -139,6 +139,14 @@ def _by_signs(trace: Trace, steps: Steps, sites: I64, blocks: I64, per_step: int
         (f"Each step leaves {many(each, 'block')}: what was computed from each other, as an autograd graph keeps it.",),
         f"Keep .detach() or .item() of what {where} computes, or run it under torch.no_grad().",
     )
+
+
+def _models_pile_up(trace: Trace, steps: Steps, blocks: I64) -> bool:
+    """Whether parameters or optimizer state come in most turns; gradients alone are kept without their model."""
+    turns = np.searchsorted(steps.bounds, trace.blocks["alloc_event"][blocks], side="right")
+    codes = [CATEGORIES.index(name) for name in ("parameter", "optimizer_state")]
+    state = np.isin(trace.blocks["category"][blocks], codes)
+    return 2 * len(np.unique(turns[state])) >= len(np.unique(turns))
 
 
 def _made_of(trace: Trace, blocks: I64) -> dict[str, float]:
