@@ -76,11 +76,14 @@ def test_growth_of_a_few_steps_or_the_last_ones(steps, since):
     assert caught.value.exceeded[0].actual == 5 * KiB
 
 
-def test_what_holds_the_last_few_does_not_grow():
-    last = deque(maxlen=5)
+@pytest.mark.parametrize("steps", [12, 17])
+def test_what_holds_the_last_few_or_takes_their_place_does_not_grow(steps):
+    last, weights = deque(maxlen=4), [torch.rand(100, 10) for _ in range(3 * steps)]
     with mw.limit(growth=0, backend="cpu") as guard:
-        for _ in range(12):
-            last.append(buf(5))
+        weights = [w * 2 for w in weights]
+        for step in range(steps):
+            last.append(buf(5 + step * 37 % 11))
+            weights[step] = weights[step].half()
             guard.step()
 
 

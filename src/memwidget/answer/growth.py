@@ -91,8 +91,7 @@ def grows(trace: Trace, steps: Steps) -> Staircase | None:
     # What one line gives up to another (a buffer that moves on) is no growth of the whole.
     if not _is_staircase(levels.sum(0), loose=True):
         rising[:] = False
-    made = kept[steady].sum(0)
-    if np.minimum(made, given.sum(0)).sum() >= _MOVES_ON * made.sum():
+    if moves_on(kept[steady].sum(0), given.sum(0)):
         steady[:] = False
     # Of what lives on only that counts: the rest comes and goes.
     lasting = np.cumsum(np.concatenate([_before(trace, rows, bounds)[:, None], kept], 1), axis=1)
@@ -140,6 +139,12 @@ def survivors(trace: Trace, sites: NDArray[Any], rows: I64, bounds: I64) -> tupl
         np.add.at(sums, at, sizes[blocks])
         found.append(sums)
     return found[0], found[1]
+
+
+def moves_on(kept: I64, given: I64) -> NDArray[np.bool_]:
+    """Whether older blocks gave up, step by step (the last axis), most of what was made: it took their place."""
+    found: NDArray[np.bool_] = np.minimum(kept, given).sum(-1) >= _MOVES_ON * kept.sum(-1)
+    return found
 
 
 def _before(trace: Trace, rows: I64, bounds: I64) -> I64:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memwidget.answer.finding import lines_of, sums_by_site
-from memwidget.answer.growth import grows, survivors
+from memwidget.answer.growth import grows, moves_on, survivors
 from memwidget.answer.steps import find_steps
 from memwidget.units import bytes_text, plain
 
@@ -160,7 +160,10 @@ def _late(trace: Trace, steps: Steps) -> list[tuple[int, float]]:
     kept, given = survivors(trace, trace.blocks["stack"], stacks.astype(np.int64), bounds)
     net = kept - given
     # What the last step leaves may be its own variables: the steps before it must leave something, too.
-    most = ((net > 0).mean(1) > 0.5) & ((net[:, :-1] > 0).mean(1) > 0.5)
+    # And what holds the last few lets as many go.
+    most = ((net > 0).mean(1) > 0.5) & ((net[:, :-1] > 0).mean(1) > 0.5) & (2 * given.sum(1) < kept.sum(1))
+    if moves_on(kept[most].sum(0), given.sum(0)):
+        return []
     grown: dict[int, float] = {}
     for site, size in zip(trace.block_site[first[most]].tolist(), np.median(net[most], axis=1).tolist(), strict=True):
         grown[site] = grown.get(site, 0) + size
