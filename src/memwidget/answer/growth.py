@@ -92,6 +92,7 @@ def grows(trace: Trace, steps: Steps) -> Staircase | None:
     if not _is_staircase(levels.sum(0), loose=True):
         rising[:] = False
     if moves_on(kept[steady].sum(0), given.sum(0)):
+        rising &= ~steady
         steady[:] = False
     # Of what lives on only that counts: the rest comes and goes.
     lasting = np.cumsum(np.concatenate([_before(trace, rows, bounds)[:, None], kept], 1), axis=1)
