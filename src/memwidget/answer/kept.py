@@ -252,7 +252,7 @@ def plateau(trace: Trace, taken: I64) -> list[Finding]:
             ],
             "Expected: autocast drops its copies where its block ends."
             if cast
-            else "Expected under autocast: low-precision copies of the weights, which go where its block ends.",
+            else "Expected: results that were kept for a while, or autocast's copies of the weights, if it ran.",
             certain=cast,
             moment=gone,
         )
