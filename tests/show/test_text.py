@@ -39,9 +39,6 @@ def test_summary_names_the_peak_its_lines_and_what_recording_cost():
         "        512 B   <1 %         1 block  (no Python stack)\n"
         f"    no Python stack: {NO_STACK[2]}\n"  # other blocks have stacks: this one came from autograd's thread
         "  at the end 8.00 MiB allocated, 22.0 MiB reserved\n"
-        "  spike, likely: A short peak of 12.0 MiB at train.py:31 in step\n"
-        "    -> Do it in chunks (of the batch or of the sequence): in four parts the "
-        "peak falls by up to 6.00 MiB (without it the peak would be 14.0 MiB).\n"
         "  held, likely: 8.00 MiB made at train.py:31 in step are still live at the end\n"
         "    -> If nobody needs it any more, del the name, list or attribute that keeps it: that frees 8.00 MiB.\n"
         "  pending_free: Up to 6.00 MiB were freed but waited for another stream\n"
