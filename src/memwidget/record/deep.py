@@ -119,9 +119,8 @@ class SavedTensors:
         (note, _), uses, on, last, clock = self._pair, self._uses, self._on, self._last, time.time_ns
 
         def __init__(hooks: Any, pack: Any, unpack: Any) -> None:  # noqa: N807
-            if (
-                not on[0] or compiling() or getattr(pack, "__module__", "") == __name__
-            ):  # of a recording within this one
+            within = getattr(pack, "__module__", "") == __name__  # of a recording within this one
+            if within or not on[0] or compiling():
                 original(hooks, pack, unpack)
                 return
 

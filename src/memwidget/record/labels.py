@@ -14,13 +14,13 @@ import itertools
 import threading
 import time
 import weakref
-from collections import UserDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from memwidget.record.looking import PLAIN, is_a, one_level, parts, tensors_in, walks
 from memwidget.recording import CATEGORIES, SAMPLED, Labels, Recording
 
 PARAMETER, BUFFER, GRADIENT, STATE, INPUT = (
@@ -31,12 +31,8 @@ NAME_ONLY = CATEGORIES.index("unknown")
 
 GIVEN, NAMESPACE, MODULE, OPTIMIZER = (SAMPLED.index(how) for how in ("given", "namespace", "module", "optimizer"))
 
-#: Items looked at in one list or dict: a list of a million tensors must not take a second.
-MAX_ITEMS = 10_000
 #: Rows kept: 60 MB of ints. A GPT-2-small step makes about 200.
 MAX_ROWS = 1_000_000
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def now() -> int:
@@ -163,9 +159,9 @@ class Sampler:
 
     def note(self, tensor: Any, category: int, name: int, how: int, at: int) -> int:
         """Write a tensor down; returns the start of its storage, 0 where it has none here."""
-        if type(tensor) not in _PLAIN:
+        if type(tensor) not in PLAIN:
             first = 0
-            for part in _parts(tensor):
+            for part in parts(tensor):
                 first = self._note(part, category, name, how, at) or first
             return first
         return self._note(tensor, category, name, how, at)
@@ -337,18 +333,18 @@ class Sampler:
         tensors: list[tuple[str, torch.Tensor]] = []
 
         def sort(name: str, value: Any, how: int) -> None:
-            if _is(value, torch.nn.Module):
+            if is_a(value, torch.nn.Module):
                 modules.append((name, value, how))
-            elif _is(value, torch.Tensor):
+            elif is_a(value, torch.Tensor):
                 tensors.append((name, value))
             elif _is_optimizer(value):
                 optimizers.append((value, how))
 
         for value in given:
             sort("", value, GIVEN)
-        for name, value in _one_level(namespace or {}):
+        for name, value in one_level(namespace or {}):
             sort(name, value, NAMESPACE)
-        modules = [each for each in modules if _walks(each[1])]
+        modules = [each for each in modules if walks(each[1])]
         inner = {
             id(part)
             for _, module, _ in modules
@@ -405,7 +401,7 @@ class Sampler:
         row = len(self.rows)
         # What a model was called with is an input, whether or not its gradient is wanted.
         address = self.note(tensor, PARAMETER if trained else NAME_ONLY, number, NAMESPACE, at)
-        if address in self._inputs and not _is(tensor, torch.nn.Parameter):
+        if address in self._inputs and not is_a(tensor, torch.nn.Parameter):
             self.rows[row:] = [(*each[:4], NAME_ONLY, *each[5:]) for each in self.rows[row:]]
         gradient = _gradient(tensor) if trained else None
         if gradient is not None:
@@ -417,7 +413,7 @@ class Sampler:
         for name, value in values:
             for part, tensor in tensors_in(value, depth=3):
                 trains |= bool(tensor.requires_grad)
-                if tensor.grad_fn is None and not _is(tensor, torch.nn.Parameter):
+                if tensor.grad_fn is None and not is_a(tensor, torch.nn.Parameter):
                     self._inputs.add(self.note(tensor, INPUT, self.name(f"{name}{part}"), MODULE, at))
         return trains
 
@@ -449,73 +445,10 @@ def has_tensors(module: torch.nn.Module) -> bool:
     return next(module.parameters(), None) is not None or next(module.buffers(), None) is not None
 
 
-def tensors_in(value: Any, depth: int = 2, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a value, its lists, tuples and dicts; each with the way to it."""
-    if _is(value, torch.Tensor):
-        yield path, value
-    elif depth:
-        for part, item in _items(value):
-            yield from tensors_in(item, depth - 1, f"{path}{part}")
-
-
-def _walks(module: Any) -> bool:
-    """Whether a module was ever made whole: one whose __init__ forgot its parent's has no parts to walk."""
-    try:
-        return all(True for _ in module.modules())
-    except Exception:  # noqa: BLE001
-        return False
-
-
-def _is(value: Any, kind: type) -> bool:
-    """What `isinstance` says, but not of what merely claims to be one (mocks, proxies), and without asking it."""
-    return issubclass(type(value), kind)
-
-
-def _items(value: Any) -> Iterator[tuple[str, Any]]:
-    """What stands in a list, tuple or dict, by the built-in's own methods: a user's may load, count or use up."""
-    if _is(value, UserDict):
-        value = vars(value).get("data")
-    if _is(value, dict):
-        for key, item in itertools.islice(dict.items(value), MAX_ITEMS):
-            yield f"[{key!r}]"[:200] if type(key) in (str, int) else f"[{type(key).__name__}]", item
-    elif _is(value, list) or _is(value, tuple):
-        items = list.__iter__(value) if _is(value, list) else tuple.__iter__(value)
-        for index, item in enumerate(itertools.islice(items, MAX_ITEMS)):
-            yield f"[{index}]", item
-
-
-def _one_level(namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Names of a namespace, and what stands in its lists, tuples and dicts."""
-    for name, value in list(namespace.items()):
-        if name.startswith("_") or name in ("In", "Out"):
-            continue
-        if any(_is(value, kind) for kind in (list, tuple, dict, UserDict)):
-            yield from ((f"{name}{part}", item) for part, item in _items(value))
-        else:
-            yield name, value
-
-
-def _parts(tensor: Any) -> list[Any]:
-    """The tensors with storage behind a subclass: a DTensor's local part, the inner tensors of a wrapper."""
-    if type(tensor).__name__ == "FakeTensor":  # it has no memory, and warns where one asks for its address
-        return []
-    local = getattr(tensor, "_local_tensor", None)
-    if isinstance(local, torch.Tensor):
-        return _parts(local) if type(local) not in _PLAIN else [local]
-    flatten = getattr(type(tensor), "__tensor_flatten__", None)
-    if flatten is None:
-        return [tensor]
-    try:
-        inner = [getattr(tensor, name) for name in flatten(tensor)[0]]
-    except Exception:  # noqa: BLE001
-        return []
-    return [part for each in inner for part in ([each] if type(each) in _PLAIN else _parts(each))]
-
-
 def _address(tensor: Any) -> int:
     """Where a parameter lies; 0 for none, and where that cannot be said (sharded, lazy)."""
     try:
-        return tensor.data_ptr() if type(tensor) in _PLAIN else 0
+        return tensor.data_ptr() if type(tensor) in PLAIN else 0
     except Exception:  # noqa: BLE001
         return 0
 
@@ -529,7 +462,7 @@ def _parameters(optimizer: Any) -> list[Any]:
 
 
 def _is_optimizer(value: Any) -> bool:
-    return _is(value, torch.optim.Optimizer)
+    return is_a(value, torch.optim.Optimizer)
 
 
 def _class_name(module: torch.nn.Module) -> str:
